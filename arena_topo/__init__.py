@@ -7,7 +7,7 @@ command line imports this package at every TAB.
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = ("machine", "picture", "presets", "read_fabric", "read_machine", "value")
+_FUNCTIONS = ("machine", "picture", "presets", "read_fabric", "read_machine", "json_value")
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ else:
         from arena_topo import values  # noqa: PLC0415 - nothing is loaded before it is needed
 
         try:
-            found = getattr(values, name)
+            exported = getattr(values, name)
         except AttributeError:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        globals()[name] = found
-        return found
+        globals()[name] = exported
+        return exported
 
 
 def __dir__() -> list[str]:

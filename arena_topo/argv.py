@@ -29,14 +29,14 @@ class UnknownFlag(UsageError):
 
 
 class Option:
-    """An option of a command: its name in `given`, and its spellings.
+    """An option of a command: its name in `given_options`, and its spellings.
 
-    A switch is true or false. `alone` is the value of an option without an argument (pflag's
-    NoOptDefVal); if it is empty, the option takes the next word. `old` spellings work with a
-    warning.
+    A switch is true or false. `no_value_default` is the value of an option without an argument
+    (pflag's NoOptDefVal); if it is empty, the option takes the next word. `old` spellings work with
+    a warning.
     """
 
-    __slots__ = ("alone", "hidden", "name", "old", "spellings", "switch")
+    __slots__ = ("hidden", "name", "no_value_default", "old", "spellings", "switch")
 
     def __init__(
         self,
@@ -45,17 +45,21 @@ class Option:
         *,
         old: Iterable[str] = (),
         switch: bool = False,
-        alone: str = "",
+        no_value_default: str = "",
         hidden: bool = False,
     ) -> None:
         self.name, self.spellings, self.old = name, tuple(spellings), tuple(old)
-        self.switch, self.alone, self.hidden = switch, "true" if switch else alone, hidden
+        self.switch, self.no_value_default, self.hidden = (
+            switch,
+            "true" if switch else no_value_default,
+            hidden,
+        )
 
 
-class Reader:
+class PflagParser:
     """The parser of one command line, word by word.
 
-    `given` are (name, value) of the options in their order, `words` are the positional arguments.
+    `given_options` are (name, value) of the options in their order, `positionals` the other words.
     `dash` is the number of words before `--`, None without it. `waiting` is the option whose value
     is the next word. With `launches`, the words after the first `named` ones are a command to run,
     and unquoted options among them are refused.
@@ -66,8 +70,8 @@ class Reader:
     ) -> None:
         self.options: dict[str, Option] = {}
         self.use(options, launches=launches, named=named)
-        self.given: list[tuple[str, str]] = []
-        self.words: list[str] = []
+        self.given_options: list[tuple[str, str]] = []
+        self.positionals: list[str] = []
         self.warnings: list[str] = []
         self.dash: int | None = None
         self.waiting: Option | None = None
@@ -75,11 +79,13 @@ class Reader:
         self._spelled = ""  # the spelling of the waiting option
         self._before = ""
         self._since_word = ""  # the first option after the first word of an unquoted command
-        self._doubt: tuple[str, str] | None = None  # may be the value of a switch
+        self._suspected_value: tuple[str, str] | None = None  # may be the value of a switch
 
     def use(self, options: Iterable[Option], *, launches: bool = False, named: int = 0) -> None:
         """Continue the line with the options of this command."""
-        self.options = {text: one for one in options for text in (*one.spellings, *one.old)}
+        self.options = {
+            text: option for option in options for text in (*option.spellings, *option.old)
+        }
         self._launches, self._named = launches, named
 
     def read(self, word: str) -> None:
@@ -89,11 +95,11 @@ class Reader:
             option, self.waiting = self.waiting, None
             self._take(option, self._spelled, word)
         elif self.dash is not None:
-            self.words.append(word)
+            self.positionals.append(word)
         elif word == "--":
-            self.dash = len(self.words)
+            self.dash = len(self.positionals)
         elif word[:1] == "-" and word != "-":
-            if self.bare:
+            if self.in_unquoted_command:
                 self._since_word = self._since_word or word
             (self._long if word[:2] == "--" else self._short)(word)
         else:
@@ -103,17 +109,17 @@ class Reader:
         """End the line; UsageError if the value of an option is missing."""
         if self.waiting is not None:
             raise UsageError(f"flag needs an argument: {self._spelled}")
-        if self._doubt is not None and len(self.words) > 1:
-            word, flag = self._doubt
+        if self._suspected_value is not None and len(self.positionals) > 1:
+            word, flag = self._suspected_value
             if not _boolean(word):  # `_word` has warned of those
                 self.warnings.append(
                     f"{word!r} is read as the start of the command: {flag} takes no value"
                 )
 
     @property
-    def bare(self) -> bool:
+    def in_unquoted_command(self) -> bool:
         """Whether an unquoted command has begun."""
-        command = self.words[self._named :]
+        command = self.positionals[self._named :]
         return bool(self._launches and command and not _spaced(command[0]))
 
     def bundle(self, word: str) -> list[tuple[Option, str, str]]:
@@ -121,15 +127,15 @@ class Reader:
 
         The last may have a value; the list ends before a letter that is no option.
         """
-        found: list[tuple[Option, str, str]] = []
+        bundled: list[tuple[Option, str, str]] = []
         for at in range(1, len(word)):
             option = self.options.get("-" + word[at])
             if option is None:
                 break
-            found.append((option, word[: at + 1], word[at + 1 :]))
+            bundled.append((option, word[: at + 1], word[at + 1 :]))
             if not option.switch or (word[at + 1 : at + 2] == "=" and word[at + 2 :]):
                 break
-        return found
+        return bundled
 
     def _word(self, word: str, before: str) -> None:
         if self._since_word:
@@ -141,9 +147,9 @@ class Reader:
                     f"{word!r} after {before} is read as a word of its own;"
                     f" write {before}={word} to set it"
                 )
-            if self._launches and len(self.words) == self._named and not _spaced(word):
-                self._doubt = (word, before)
-        self.words.append(word)
+            if self._launches and len(self.positionals) == self._named and not _spaced(word):
+                self._suspected_value = (word, before)
+        self.positionals.append(word)
 
     def _long(self, word: str) -> None:
         name, equals, value = word.partition("=")
@@ -154,17 +160,17 @@ class Reader:
         if option is None and not equals and name[:5] == "--no-":
             negated = self.options.get("--" + name[5:])
             if negated is not None and negated.switch:
-                self.given.append((negated.name, "false"))
+                self.given_options.append((negated.name, "false"))
                 return
         if option is None:
             raise self._unknown(name, f"unknown flag: {name}")
         if equals:
             self._take(option, name, value)
         else:
-            self._stands(option, name)
+            self._option_without_value(option, name)
 
     def _short(self, word: str) -> None:
-        if self.bare and len(word) > 2 and word[2] != "=":  # noqa: PLR2004 - more than a letter
+        if self.in_unquoted_command and len(word) > 2 and word[2] != "=":  # noqa: PLR2004 - more than a letter
             raise self._unquoted(word)
         letters = 1
         for option, head, rest in self.bundle(word):
@@ -175,15 +181,15 @@ class Reader:
             if rest and not option.switch:
                 self._take(option, name, rest)
                 return
-            self._stands(option, name)
+            self._option_without_value(option, name)
         if letters < len(word):
             letter = word[letters]
             raise self._unknown(f"-{letter}", f"unknown shorthand flag: {letter!r} in {word}")
 
-    def _stands(self, option: Option, name: str) -> None:
+    def _option_without_value(self, option: Option, name: str) -> None:
         """Take an option without `=`: a value follows in the next word unless it has one alone."""
-        if option.alone:
-            self._take(option, name, option.alone)
+        if option.no_value_default:
+            self._take(option, name, option.no_value_default)
         else:
             self.waiting, self._spelled = option, name
 
@@ -191,21 +197,27 @@ class Reader:
         if option.name == "help":
             self.help = True
         else:
-            self.given.append((option.name, truth(name, value) if option.switch else value))
+            self.given_options.append(
+                (option.name, parse_bool(name, value) if option.switch else value)
+            )
 
     def _unknown(self, name: str, message: str) -> UsageError:
-        known = [text for text, one in self.options.items() if not one.hidden]
+        known = [text for text, option in self.options.items() if not option.hidden]
         known = [text for text in known if text not in self.options[text].old]
         # A single letter begins many names.
         guess = near(name, known) if name.startswith("--") else None
-        return self._unquoted(name, guess) if self.bare else UnknownFlag(message, hint=guess)
+        return (
+            self._unquoted(name, guess)
+            if self.in_unquoted_command
+            else UnknownFlag(message, hint=guess)
+        )
 
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
         advice = "quote the whole command, or put -- before it"
-        start = self.words[self._named]
+        start = self.positionals[self._named]
         why = "it could be meant for the command or for arena-topo"
-        if self._doubt is not None:
-            word, flag = self._doubt
+        if self._suspected_value is not None:
+            word, flag = self._suspected_value
             why = f"{flag} takes no value, so {word!r} is read as the start of the command"
             instead = f"write {flag}={word}" if _boolean(word) else f"leave out {word!r}"
             advice = f"{instead}; or {advice}"
@@ -216,14 +228,14 @@ class Reader:
         )
 
 
-def read(reader: Reader, line: Sequence[str], *, leading: bool = False) -> Reader:
+def parse_line(reader: PflagParser, line: Sequence[str], *, leading: bool = False) -> PflagParser:
     """Parse a whole line, up to `--help`; with `leading` options stop at the first word."""
     for at, word in enumerate(line):
         reader.read(word)
         if reader.help:
             return reader
-        if leading and reader.words:
-            reader.words += line[at + 1 :]
+        if leading and reader.positionals:
+            reader.positionals += line[at + 1 :]
             break
     reader.finish()
     return reader
@@ -233,7 +245,7 @@ def _boolean(word: str) -> bool:
     return word.lower() in {"true", "false"}
 
 
-def truth(name: str, text: str) -> str:
+def parse_bool(name: str, text: str) -> str:
     """`true` or `false` by Go's rules; UsageError names the flag or variable."""
     if text in TRUE:
         return "true"

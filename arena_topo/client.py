@@ -15,45 +15,45 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from html import escape
 from typing import Any, Literal, Self, TypeVar
 
 from arena_topo.admin import checks, inspection
 from arena_topo.admin import view as admin_view
-from arena_topo.admin.checks import Report
+from arena_topo.admin.checks import CheckReport
 from arena_topo.admin.inspection import Inspection
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import machine_svg, network, tables
 from arena_topo.drawing.machine import State
-from arena_topo.engines import (
-    Backend,
-    JobStatus,
-    Options,
-    Phase,
-    machines,
-    opening,
-    unheard,
-    waiting,
-)
+from arena_topo.engines import JobStatus, Options, Phase, engine_choice, goals, machines, unheard
+from arena_topo.engines.backend import Backend
+from arena_topo.engines.goals import Ending, Goal
 from arena_topo.engines.lines import LogOptions
-from arena_topo.engines.waiting import Ending, Goal
-from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
-from arena_topo.gang import Exists, Watcher, comparison, submission
-from arena_topo.gang.comparison import Proposal
-from arena_topo.gang.protocol import Outcome
+from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError, near
+from arena_topo.gang import Exists, Watcher, submission
+from arena_topo.gang.protocol import StartOutcome
+from arena_topo.gang.replan import foresee_replan, replan_job
+from arena_topo.gang.resume import all_instances_run, check_started, resume_job
 from arena_topo.gang.submission import Submitted
+from arena_topo.gang.suspend import suspend_job
+from arena_topo.gang.wait import wait_until_over
 from arena_topo.job import MPIJob
 from arena_topo.joblogs import follow as following
 from arena_topo.joblogs import ranks
 from arena_topo.joblogs import view as log_view
-from arena_topo.jobs import filtering, plan_picture, plan_view, view
-from arena_topo.jobs.filtering import Order
+from arena_topo.joblogs.asked import Asked
+from arena_topo.jobs import job_order, plan_picture, plan_view, view
+from arena_topo.jobs.job_order import Order
+from arena_topo.jobs.proposal import Proposal, propose
+from arena_topo.layout import painted
+from arena_topo.manifests.forecast import Move
 from arena_topo.manifests.versions import ApiVersion, VersionName
 from arena_topo.nodes import fabric, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.view import SeenJob
+from arena_topo.reasons.seen import SeenJob, explained, look
 from arena_topo.topology import Cluster, Machine
 from arena_topo.topology import presets as known_machines
 
@@ -101,7 +101,7 @@ class Client:
         end = time.monotonic() if timeout == 0 else end
         with self._opened(image=job.image, deadline=limit) as backend:
             where = backend.default_namespace()
-            found = submission.submit(
+            submitted = submission.submit(
                 job,
                 backend,
                 namespace=where,
@@ -110,11 +110,11 @@ class Client:
                 watcher=Watcher(stay=wait, end=end, tell=self.tell),
             )
             if not wait:
-                return found
+                return submitted
             left = None if end is None else max(0.0, end - time.monotonic())
-            hears = waiting.Listener(tell=self._tell_status)
-            status = submission.to_the_end(backend, job.name, where, timeout=left, hears=hears)
-            return replace(found, status=status)
+            hears = goals.Listener(tell=self._tell_status)
+            status = wait_until_over(backend, job.name, where, timeout=left, hears=hears)
+            return replace(submitted, status=status)
 
     def plan(
         self,
@@ -133,20 +133,20 @@ class Client:
         `rows`. A gang that does not fit is a result, not an error: `verdict`, and `refused`.
         """
         api = _version(api_version)
-        found = opening.world(job, self.options, state=_words(state), tell=self.tell)
+        world = engine_choice.world(job, self.options, state=_words(state), tell=self.tell)
         try:
-            return comparison.propose(
+            return propose(
                 job,
-                found.backend,
-                namespace=found.namespace,
+                world.backend,
+                namespace=world.namespace,
                 api=api,
-                cluster=found.cluster,
+                cluster=world.cluster,
                 on=on,
                 top=top,
             )
         finally:
-            if found.backend is not None:
-                found.backend.close()
+            if world.backend is not None:
+                world.backend.close()
 
     # ------------------------------------------------------------ existing jobs
 
@@ -159,7 +159,7 @@ class Client:
         state. NotFound if the job does not exist.
         """
         with self._opened() as backend:
-            return reasons_view.look(
+            return look(
                 backend,
                 name,
                 backend.default_namespace(),
@@ -182,7 +182,7 @@ class Client:
 
         `selector` is a label selector, such as `team=vision`; UsageError if it is invalid.
         """
-        phases = {_one(Phase, one.upper()) for one in _words(status)}
+        phases = {_one(Phase, word.upper()) for word in _words(status)}
         order = _one(Order, sort_by)
         try:
             _ = selector and LabelSelector.parse(selector)
@@ -190,9 +190,9 @@ class Client:
             raise UsageError("the selector is invalid", why=str(error)) from None
         with self._opened() as backend:
             within = None if all_namespaces else backend.default_namespace()
-            chosen = filtering.selection(backend, selector, mine=mine)
-            found = filtering.found(backend, within, chosen)
-            return filtering.listed(found, phases=phases, order=order)
+            chosen = job_order.selection(backend, selector, mine=mine)
+            statuses = job_order.found(backend, within, chosen)
+            return job_order.select_jobs(statuses, phases=phases, order=order)
 
     def wait(
         self,
@@ -216,25 +216,25 @@ class Client:
         limit = _least(timeout, self.options.deadline)
         # One look may take its time, even with a timeout of 0.
         with self._opened(deadline=limit or None) as backend:
-            found = waiting.wait_all(
+            endings = goals.wait_all(
                 backend,
                 several,
                 backend.default_namespace(),
                 goal=goal,
                 timeout=limit,
-                hears=waiting.Listener(tell=self._tell_status),
+                hears=goals.Listener(tell=self._tell_status),
                 stop=stop,
             )
-        for one in found if check else ():
-            if (wrong := waiting.failure(one, goal)) is not None:
+        for ending in endings if check else ():
+            if (wrong := goals.goal_failure(ending, goal)) is not None:
                 raise wrong
-        by_name = {one.name: one for one in found}
+        by_name = {ending.name: ending for ending in endings}
         return tuple(by_name[name] for name in several)
 
     def why(self, name: str) -> Explanation:
         """Why a job waits, failed or runs where it does; NotFound if the job does not exist."""
         with self._opened() as backend:
-            return reasons_view.explained(backend, name, backend.default_namespace())
+            return explained(backend, name, backend.default_namespace())
 
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
         """Delete a job and all that belongs to it; NotFound without the job, unless ignored."""
@@ -251,7 +251,7 @@ class Client:
         NotPossible if it is over, or another system suspends it; NotFound if it does not exist.
         """
         with self._in_namespace() as (backend, where):
-            submission.suspend(backend, name, where)
+            suspend_job(backend, name, where)
 
     def resume(self, name: str, *, wait: bool = False) -> JobStatus:
         """Start a waiting, suspended or interrupted job in its turn, with a new placement.
@@ -261,17 +261,37 @@ class Client:
         does not exist.
         """
         with self._in_namespace() as (backend, where):
-            if not submission.runs(backend, name, where):
-                self._started(submission.resume, backend, name, where, stay=wait)
+            if not all_instances_run(backend, name, where):
+                self._started(resume_job, backend, name, where, stay=wait)
             return backend.job(name, where)
 
-    def replan(self, name: str, *, wait: bool = False) -> JobStatus:
-        """Stop a running job and start it again on the best GPUs available now; as `resume`.
+    def foresee(self, name: str, *, avoid: Sequence[str] = (), on: str = "") -> Move:
+        """What `replan` would do with a job: its forecasts before and after. Nothing is changed.
 
-        On a cluster NotNow, or Unplaceable if it can never fit, leaves it running.
+        NotNow if the job would have to wait, Unplaceable if it could never fit.
         """
         with self._in_namespace() as (backend, where):
-            self._started(submission.replan, backend, name, where, stay=wait)
+            return foresee_replan(backend, name, where, avoid=_words(avoid), on=on)
+
+    def replan(
+        self,
+        name: str,
+        *,
+        avoid: Sequence[str] = (),
+        on: str = "",
+        force: bool = False,
+        wait: bool = False,
+    ) -> JobStatus:
+        """Stop a running job and start it again on the best GPUs available now; as `resume`.
+
+        `avoid` are nodes that it may not use, `on` is the placement that it gets (`node-a/0,3`).
+        NotNow leaves it running where the move would give no higher band of bandwidth (unless
+        `force`, `avoid` or `on` is given), or where it would have to wait; so does Unplaceable if
+        it could never fit. Nobody is asked.
+        """
+        start = partial(replan_job, avoid=_words(avoid), on=on, force=force)
+        with self._in_namespace() as (backend, where):
+            self._started(start, backend, name, where, stay=wait)
             return backend.job(name, where)
 
     # ------------------------------------------------------------ logs
@@ -300,20 +320,20 @@ class Client:
         """
         if instance and (everyone or only):
             raise UsageError("one is for one pod, the other for many", hint="leave out instance")
-        for said, number in (("tail", tail), ("since", since)):
+        for limit, number in (("tail", tail), ("since", since)):
             if number is not None and number < 0:
-                raise UsageError(f"{said} is invalid", why=f"{number} is less than 0")
-        asked = following.Asked(
+                raise UsageError(f"{limit} is invalid", why=f"{number} is less than 0")
+        asked = Asked(
             instance=instance,
             everyone=everyone,
-            only=ranks.only(_words(only)) if only else None,
+            only=ranks.parse_only(_words(only)) if only else None,
             tags=True,
             keep=keep,
             options=LogOptions(
                 follow=follow, tail=tail, since=since, container=container, previous=previous
             ),
         )
-        backend = opening.engine(self.options, tell=self.tell)
+        backend = engine_choice.choose_engine(self.options, tell=self.tell)
         where = backend.default_namespace()
         shown = following.Shown(backend, name, where, asked, tell=lambda note: self.tell(note.text))
         return Logs(shown, job=name, namespace=where, done=backend.close)
@@ -329,7 +349,7 @@ class Client:
         node has.
         """
         with self._opened_unless(state) as source:
-            return overview.look(
+            return overview.read_overview(
                 source,
                 _words(names),
                 fabric=self.options.fabric,
@@ -343,7 +363,7 @@ class Client:
         """The jobs by requested GPUs, the most first; with `metrics` the load of their GPUs."""
         with self._opened() as backend:
             within = None if all_namespaces else backend.default_namespace()
-            return filtering.jobs(backend, within, metrics=metrics, tell=self.tell)
+            return job_order.jobs_by_gpus(backend, within, metrics=metrics, tell=self.tell)
 
     def cluster(self, *, state: Sequence[str] = ()) -> Cluster:
         """All nodes with their machines and free GPUs, and the network between them.
@@ -351,14 +371,16 @@ class Client:
         `state` are files of `kubectl get ... -o json` to read instead.
         """
         if state:
-            return opening.read_state(_words(state), self.options.fabric)
+            return engine_choice.read_state(_words(state), self.options.fabric)
         with self._opened() as backend:
             return backend.cluster()
 
-    def check(self) -> Report:
+    def check(self) -> CheckReport:
         """The missing features and rights for placed jobs; UsageError on the local engine."""
         with self._opened() as backend:
-            return checks.check(opening.administration(backend), backend.default_namespace())
+            return checks.check_cluster(
+                engine_choice.administration(backend), backend.default_namespace()
+            )
 
     def inspect(self, name: str) -> Inspection:
         """Compare the GPUs that the workers of a job really see with the plan.
@@ -366,15 +388,17 @@ class Client:
         UsageError on the local engine, NotFound if the job does not exist.
         """
         with self._in_namespace() as (backend, where):
-            opening.administration(backend)
-            return inspection.inspect(backend, name, where)
+            engine_choice.administration(backend)
+            return inspection.inspect_workers(backend, name, where)
 
     # ------------------------------------------------------------ how
 
     @contextmanager
     def _opened(self, *, image: str | None = None, **changes: Any) -> Iterator[Backend]:
         """The engine of the options, with some of them changed, for the duration of a block."""
-        backend = opening.engine(replace(self.options, **changes), image=image, tell=self.tell)
+        backend = engine_choice.choose_engine(
+            replace(self.options, **changes), image=image, tell=self.tell
+        )
         try:
             yield backend
         finally:
@@ -397,7 +421,7 @@ class Client:
 
     def _started(
         self,
-        start: Callable[..., Outcome],
+        start: Callable[..., StartOutcome],
         backend: Backend,
         name: str,
         where: str,
@@ -405,22 +429,21 @@ class Client:
         stay: bool,
     ) -> None:
         outcome = start(backend, name, where, Watcher(stay=stay, tell=self.tell))
-        submission.check(outcome, name, where)
+        check_started(outcome, backend, name, where)
         for note in outcome.notes:
             self.tell(note)
 
     def _tell_status(self, status: JobStatus) -> None:
-        reason = f": {status.reason}" if status.reason else ""
-        self.tell(f"{status.name} is {status.phase}{reason}")
+        self.tell(goals.state_of(status))
 
 
 def _least(*seconds: float | None) -> float | None:
     """The shortest of some time limits; None means no limit."""
-    return min((one for one in seconds if one is not None), default=None)
+    return min((second for second in seconds if second is not None), default=None)
 
 
-def _version(said: str | None) -> ApiVersion | None:
-    return None if said is None else _one(ApiVersion, said)
+def _version(text: str | None) -> ApiVersion | None:
+    return None if text is None else _one(ApiVersion, text)
 
 
 def _words(several: str | Iterable[str]) -> tuple[str, ...]:
@@ -428,13 +451,16 @@ def _words(several: str | Iterable[str]) -> tuple[str, ...]:
     return (several,) if isinstance(several, str) else tuple(several)
 
 
-def _one(kind: type[_Kind], said: str) -> _Kind:
+def _one(kind: type[_Kind], word: str) -> _Kind:
     """The member of an enumeration with this value; UsageError lists the values."""
     try:
-        return kind(said)
+        return kind(word)
     except ValueError:
-        names = ", ".join(one.value for one in kind)
-        raise UsageError(f"there is no {said!r} here", why=f"it is one of {names}") from None
+        names = ", ".join(member.value for member in kind)
+        hint = near(word, [member.value for member in kind])
+        raise UsageError(
+            f"there is no {word!r} here", why=f"it is one of {names}", hint=hint
+        ) from None
 
 
 # ---------------------------------------------------------------- the lines of a log
@@ -526,18 +552,18 @@ def _lines(
 # ---------------------------------------------------------------- values, machines, pictures
 
 _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Proposal: plan_view.value,
-    Explanation: reasons_view.value,
-    Overview: top_view.value,
-    Report: admin_view.report_value,
+    Proposal: plan_view.plan_json,
+    Explanation: reasons_view.explanation_json,
+    Overview: top_view.nodes_json,
+    CheckReport: admin_view.report_value,
     Inspection: admin_view.inspection_value,
-    Cluster: fabric.value,
+    Cluster: fabric.network_json,
     Machine: tables.machine_value,
 }
 """The conversion of each value to JSON, for values without ages."""
 
 
-def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
+def json_value(shown: object, *, now: float | None = None) -> dict[str, Any]:
     """The dictionary that `-o json` prints for a value.
 
     Ages are relative to `now` (Unix seconds), by default the present. TypeError for a value that no
@@ -547,7 +573,7 @@ def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
     if isinstance(shown, JobStatus):
         return view.job_value(shown, now=now)
     if isinstance(shown, SeenJob):
-        return view.seen(shown, now=now)
+        return view.job_json(shown, now=now)
     if isinstance(shown, LogLine):
         return asdict(shown)
     if type(shown) not in _SHOWN:
@@ -557,12 +583,12 @@ def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
 
 def presets() -> tuple[str, ...]:
     """The names of the known machines, for `machine` and for `Options.emulate`."""
-    return known_machines.names()
+    return known_machines.preset_names()
 
 
 def machine(preset: str) -> Machine:
     """A known machine by name (`presets`); UsageError lists the names."""
-    return known_machines.machine(preset, preset)
+    return known_machines.preset_machine(preset, preset)
 
 
 def read_machine(file: str) -> Machine:
@@ -570,7 +596,7 @@ def read_machine(file: str) -> Machine:
 
     `-` is standard input. UsageError names the file and the invalid line.
     """
-    return machines.read(file).machine
+    return machines.read_description(file).machine
 
 
 def picture(shown: Proposal | Machine | Cluster) -> str:
@@ -579,11 +605,11 @@ def picture(shown: Proposal | Machine | Cluster) -> str:
     UsageError for a plan without a placement by topology; its `refused` if it does not fit.
     """
     if isinstance(shown, Machine):
-        return machine_svg.draw(State(machine=shown))
+        return machine_svg.draw_machine_svg(State(machine=shown))
     if isinstance(shown, Cluster):
         return network.svg(shown)
     if isinstance(shown, Proposal):
-        return plan_picture.drawn(shown)
+        return plan_picture.draw_plan(shown)
     raise TypeError(f"no picture can be made of a {type(shown).__name__}")
 
 
@@ -595,15 +621,21 @@ def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
         return None
 
 
-def _on_screen(shown: JobStatus | SeenJob) -> str:
-    """The screen of `get` for a notebook."""
+def _on_screen(shown: JobStatus | SeenJob | Explanation) -> str:
+    """The screen of `get` or of `why` for a notebook."""
+    if isinstance(shown, Explanation):
+        return _preformatted(reasons_view.explanation_text(shown))
     seen = shown if isinstance(shown, SeenJob) else SeenJob(status=shown)
-    text = view.job(seen.status, now=time.time(), events=seen.events, samples=seen.samples)
+    text = view.job_text(seen.status, now=time.time(), events=seen.events, samples=seen.samples)
     text = "\n".join([text, *reasons_view.below(seen, width=None)])
-    return f"<pre>{escape(text)}</pre>"
+    return _preformatted(text)
 
 
-for _seen in (JobStatus, SeenJob):
+def _preformatted(screen: str) -> str:
+    return f"<pre>{escape(painted(screen, colours=False))}</pre>"
+
+
+for _seen in (JobStatus, SeenJob, Explanation):
     setattr(_seen, "_repr_html_", _on_screen)  # noqa: B010 - as below
 
 for _drawn in (Proposal, Machine, Cluster):

@@ -129,7 +129,9 @@ class JobNotFound(NotFound):
             hint = f"-n is the namespace; --tail {namespace} shows the last {namespace} lines"
         super().__init__(
             f"no job {name} in namespace {namespace}",
-            hint=hint or "arena-topo list shows the jobs, with -A those of all namespaces",
+            hint=hint
+            or f"{command('list', namespace=namespace)} shows its jobs, with -A those of all"
+            " namespaces",
         )
         self.name = name
         # Arena's Python SDK compares the whole text, with the name of its own program.
@@ -146,11 +148,12 @@ class AlreadyExists(ArenaError):
 class JobExists(AlreadyExists):
     """A job has this name already; `why` says how the two differ, if that was compared."""
 
-    def __init__(self, name: str, *, why: str | None = None) -> None:
+    def __init__(self, name: str, namespace: str, *, why: str | None = None) -> None:
+        delete = command("delete", name, namespace=namespace)
         super().__init__(
             f"job {name} already exists",
             why=why,
-            hint=f"arena-topo delete {name}; or --exists replace, which deletes and submits again",
+            hint=f"{delete}; or --exists replace, which deletes and submits again",
         )
         self.name = name
         self.arena = f"the job {name} is already exist, please delete it first."
@@ -168,6 +171,15 @@ class JobFailed(ArenaError):
     ) -> None:
         super().__init__(message, why=why, hint=hint)
         self.exit_code = exit_code
+
+
+GOOD, REDIRECT = 200, 300
+BAD_REQUEST, UNKNOWN_CALLER, FORBIDDEN, ABSENT = 400, 401, 403, 404
+CONFLICT, GONE, TOO_LARGE, INVALID, OVERLOADED = 409, 410, 413, 422, 429
+SERVER_ERROR = 500
+"""HTTP codes (RFC 9110, 15; RFC 6585, 4). From 200 on a request has succeeded, from 300 on it has
+not, and from 500 on the server or a gateway failed, maybe after a write: an etcd timeout is a 500,
+a gateway's timeout a 504."""
 
 
 class ClusterError(ArenaError):
@@ -208,23 +220,39 @@ class TimedOut(ArenaError):
     final = False
 
 
+def temporary(error: ArenaError) -> bool:
+    """Whether another try may succeed: no answer, an error of the server, or its overload."""
+    if isinstance(error, NotFound):
+        return False
+    status = error.status if isinstance(error, ClusterError) else None
+    return status is None or status == OVERLOADED or status >= SERVER_ERROR
+
+
 _MOST_NEAR = 3
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
+def command(verb: str, *names: str, namespace: str) -> str:
+    """The command line of a verb about some jobs, to be copied whatever the default namespace."""
+    return " ".join(["arena-topo", verb, *names, "-n", namespace])
+
+
+def near(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The hint with the known name nearest to this one; None without a near name.
 
-    Capitals and punctuation are ignored. The shortest names that begin with this one come first.
+    `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it). Capitals and
+    punctuation are ignored. The shortest names that begin with this one come first.
     """
     import difflib  # noqa: PLC0415 - only for what is wrong
 
     key, plain = _plain(name), dict[str, str]()
-    for one in known:
-        plain.setdefault(_plain(one), one)
-    longer = sorted((one for one in plain if key and one.startswith(key)), key=len)
-    found = [one for one in longer if len(one) == len(longer[0])][:_MOST_NEAR]
-    found = found or difflib.get_close_matches(key, list(plain), n=1)
-    return f"did you mean {' or '.join(plain[one] for one in found)}?" if found else None
+    for candidate in known:
+        plain.setdefault(_plain(candidate), candidate)
+    longer = sorted(
+        (candidate for candidate in plain if key and candidate.startswith(key)), key=len
+    )
+    guesses = [candidate for candidate in longer if len(candidate) == len(longer[0])][:_MOST_NEAR]
+    guesses = guesses or difflib.get_close_matches(key, list(plain), n=1, cutoff=alike)
+    return f"did you mean {' or '.join(plain[guess] for guess in guesses)}?" if guesses else None
 
 
 def _plain(name: str) -> str:

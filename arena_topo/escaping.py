@@ -8,8 +8,9 @@ passes `escaped` at the end. Logs of programs are larger, and have colours and p
 from __future__ import annotations
 
 import re
+from functools import cache
 
-MOST = 500
+MAX_MESSAGE_CHARACTERS = 500
 """Characters of a server's message that are shown: some lines of a terminal."""
 
 _OBEYED = re.compile(
@@ -29,11 +30,14 @@ _LONGEST_LINK = 2083
 
 _OF_PROGRAMS = re.compile(
     f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K)|(\\?(?:7|12|25|2004|2026)[hl]))"
-    f"|\x1b\\](8;[ -~]{{0,{_LONGEST_LINK}}}(?:\x07|\x1b\\\\))|{_OBEYED.pattern}"
+    f"|\x1b\\](8;[ -~]{{0,{_LONGEST_LINK}}}(?:\x07|\x1b\\\\))|\x1b+(?![][])|\x1b"
 )
 """SGR, EL (ECMA-48, 8.3.117 and 8.3.41); sequences that hide the cursor, or switch wrapping,
 bracketed paste or synchronized output (DEC private modes, xterm's ctlseqs); links (OSC 8); and
-every other control character."""
+every other escape character."""
+
+_CONTROLS = re.compile(f"{_OBEYED.pattern}(?<![\x1b\r])")
+"""Control characters that mean nothing in a log, whatever follows."""
 
 _UNFINISHED = re.compile(
     rb"(?:\x1b(?:\[(?:[0-9;:]{0,%d}|\?[0-9]{0,4})|\](?:8(?:;[ -~]{0,%d}\x1b?)?)?)?"
@@ -70,7 +74,7 @@ def escaped(text: str) -> str:
 
 def escaped_in_quotes(document: str) -> str:
     """JSON, or YAML with such characters in double quotes only, escaped to the same values."""
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def one_line(text: str) -> str:
@@ -78,18 +82,20 @@ def one_line(text: str) -> str:
     flat = " ".join(text.split())
     if flat.isprintable():
         return flat
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in flat)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in flat
+    )
 
 
-def brief(text: str, most: int = MOST) -> str:
+def brief(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
     """The text on one line, truncated to so many characters, with the number of the others."""
     line = one_line(text)
     more = len(line) - most
     return line if more <= 0 else f"{line[:most]}... ({more} more characters)"
 
 
-def _visible(found: re.Match[str]) -> str:
-    return repr(found[0])[1:-1]
+def _visible(match: re.Match[str]) -> str:
+    return repr(match[0])[1:-1]
 
 
 # ---------------------------------------------------------------- logs
@@ -115,8 +121,8 @@ def ordinary(data: bytes, *, returns: bool = False) -> bool:
 
 def cut_short(data: bytes) -> int:
     """The start of an incomplete sequence or character at the end of the data; else its length."""
-    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_HELD))
-    return len(data) if found is None else found.start()
+    match = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_HELD))
+    return len(data) if match is None else match.start()
 
 
 def log_line(text: bytes, *, colours: bool) -> str:
@@ -130,7 +136,7 @@ def log_line(text: bytes, *, colours: bool) -> str:
         return line
     if "\r" in line:
         line = next(filter(None, reversed(line.split("\r"))), "")
-    done = _OF_PROGRAMS.sub(lambda found: _allowed(found, colours=colours, moves=False), line)
+    done = _shown(line, colours=colours, moves=False)
     return done + _RESET if colours and _colour_after(done, before=False) else done
 
 
@@ -166,10 +172,7 @@ class LogText:
         return rest
 
     def _shown(self, data: bytes) -> bytes:
-        text = _OF_PROGRAMS.sub(
-            lambda found: _allowed(found, colours=self._colours, moves=True),
-            data.decode(errors="replace"),
-        )
+        text = _shown(data.decode(errors="replace"), colours=self._colours, moves=True)
         if not self._colours or ("\x1b" not in text and not self._coloured):
             return text.encode()
         *lines, last = text.split("\n")
@@ -182,16 +185,38 @@ class LogText:
         return "\n".join([*done, last]).encode()
 
 
-def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
-    """The replacement of a sequence or control character in a log."""
-    asked, erases, mode, link = found.groups()
+def _shown(text: str, *, colours: bool, moves: bool) -> str:
+    """Text of a log with the allowed sequences only; `moves`: also those that move the cursor.
+
+    Carriage returns stay.
+    """
+    done = _OF_PROGRAMS.sub(lambda match: _allowed(match, colours=colours, moves=moves), text)
+    # A table is several times as fast as a call for each character, of which a log of binary data
+    # has millions.
+    return done.translate(_escapes()) if _CONTROLS.search(done) else done
+
+
+@cache
+def _escapes() -> dict[int, str]:
+    """The escapes of what `_CONTROLS` finds in text that was decoded, by code point."""
+    characters = map(chr, (*range(0xA0), *range(0x2000, 0x2070)))
+    return {
+        ord(character): repr(character)[1:-1]
+        for character in characters
+        if _CONTROLS.match(character)
+    }
+
+
+def _allowed(match: re.Match[str], *, colours: bool, moves: bool) -> str:
+    """The replacement of a sequence, or of escape characters, in a log."""
+    asked, erases, mode, link = match.groups()
     if asked is not None:
-        return found[0] if colours and _LOOKS.fullmatch(asked) else ""
+        return match[0] if colours and _LOOKS.fullmatch(asked) else ""
     if erases:
-        return found[0] if moves and colours else ""
+        return match[0] if moves and colours else ""
     if mode or link:
         return ""
-    return "\r" if moves and found[0] == "\r" else _visible(found)
+    return _visible(match)
 
 
 def _colour_after(line: str, *, before: bool) -> bool:

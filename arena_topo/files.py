@@ -44,25 +44,25 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-MOST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """The largest job or settings file, in bytes: an object in etcd has at most 1.5 MiB."""
 
 
-def whole(path: str, *, handed: bool = False) -> bytes:
+def read_bytes(path: str, *, handed: bool = False) -> bytes:
     """The content of a small file; /dev/null is empty.
 
     OSError, with a reason for people, if the file cannot be read, is not a regular file, which may
-    be endless or block, or is larger than `MOST`. With `handed` it may also be standard input
-    (`-`), or a file that a shell passes, such as a pipe.
+    be endless or block, or is larger than `MAX_FILE_BYTES`. With `handed` it may also be standard
+    input (`-`), or a file that a shell passes, such as a pipe.
     """
     if not (handed and (path == STDIN or HANDED.fullmatch(path))):
         mode = Path(path).stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _null(path)):
             raise OSError(errno.ENODEV, "it is no regular file")
     with opened(path) as file:
-        data = file.read(MOST + 1)
-    if len(data) > MOST:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST >> 20} MiB")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
     return data
 
 

@@ -6,8 +6,9 @@ page are generated from the declaration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
+from enum import StrEnum
 from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -44,23 +45,29 @@ class Flag:
     choices: tuple[str, ...] = ()
 
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
-def flag(default: Value, text: str, metavar: str | None = None, **more: Any) -> Value:
+def flag(default: _Value, text: str, metavar: str | None = None, **more: Any) -> _Value:
     """A field of a record with its default and its `Flag`."""
-    made: Value = field(default=default, metadata={"flag": Flag(text, metavar, **more)})
+    made: _Value = field(default=default, metadata={"flag": Flag(text, metavar, **more)})
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Word:
-    """Completion of a positional argument: some of KINDS, separated by spaces."""
+    """One positional argument of the command line; only an optional one has brackets in the help.
 
-    completes: str
+    `completes` are the kinds of KINDS that a shell offers for it, separated by spaces. `parse`
+    reads it; without that it is a text.
+    """
+
+    metavar: str
+    completes: str = ""
+    parse: Callable[[str], str] | None = None
 
 
-KINDS = frozenset(
+COMPLETION_KINDS = frozenset(
     {
         *("jobs", "instances", "containers", "namespaces", "nodes", "claims", "priorities"),
         *("contexts", "clusters", "users", "profiles"),
@@ -81,37 +88,55 @@ BY_KEY = frozenset({"env", "label", "annotation", "selector"})
 def hints_of(record: Any) -> Mapping[str, Any]:
     """The types of a record's fields, with their flags."""
     hints = get_type_hints(record, include_extras=True)
-    for one in fields(record):
-        if "flag" in one.metadata:
-            hints[one.name] = Annotated[hints[one.name], one.metadata["flag"]]
+    for record_field in fields(record):
+        if "flag" in record_field.metadata:
+            hints[record_field.name] = Annotated[
+                hints[record_field.name], record_field.metadata["flag"]
+            ]
     return MappingProxyType(hints)
 
 
 @cache
 def flags_of(record: Any) -> Mapping[str, Flag]:
     """The flags that a record declares, by field, in their order."""
-    found = ((name, flag_of(hint)) for name, hint in hints_of(record).items())
-    return MappingProxyType({name: flag for name, flag in found if flag is not None})
+    flags = ((name, flag_of(hint)) for name, hint in hints_of(record).items())
+    return MappingProxyType({name: flag for name, flag in flags if flag is not None})
 
 
 def flag_of(hint: Any) -> Flag | None:
     """The flag that the type of a field or a parameter carries."""
-    return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Flag)), None)
 
 
-def kind_of(hint: Any) -> tuple[Any, bool, bool]:
+def word_of(hint: Any) -> Word | None:
+    """The positional argument that the type of a parameter carries."""
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Word)), None)
+
+
+def type_of_value(hint: Any) -> tuple[Any, bool, bool]:
     """The type of one value, whether the field is repeatable, and whether it may be None."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in {tuple, list}:
         return get_args(hint)[0], True, False
-    some = [one for one in get_args(hint) or (hint,) if one is not NoneType]
+    some = [arm for arm in get_args(hint) or (hint,) if arm is not NoneType]
     return some[0], False, len(get_args(hint)) > 1
+
+
+def values_of(kind: Any, choices: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The values of an enumeration that a flag accepts; of a set those of its members."""
+    if choices:
+        return choices
+    if isinstance(kind, type) and issubclass(kind, frozenset):
+        kind = get_args(vars(kind)["__orig_bases__"][0])[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return tuple(member.value for member in kind if member.value)
+    return tuple(getattr(kind, "choices", ()))
 
 
 @cache
 def kinds_of(record: Any) -> Mapping[str, tuple[Any, bool, bool]]:
-    """The `kind_of` each field of a record."""
-    return {name: kind_of(hint) for name, hint in hints_of(record).items()}
+    """The `type_of_value` each field of a record."""
+    return {name: type_of_value(hint) for name, hint in hints_of(record).items()}
 
 
 def spelling(field: str, flag: Flag) -> str:
@@ -129,11 +154,13 @@ def words_of(record: Any) -> list[str]:
         if isinstance(value, bool):
             words.append((flag.short or text) if value else f"{text}=false")
         else:
-            words += (f"{text}={one}" for one in (value if isinstance(value, tuple) else (value,)))
+            words += (
+                f"{text}={item}" for item in (value if isinstance(value, tuple) else (value,))
+            )
     return words
 
 
-def check(
+def check_flags(
     flags: Mapping[str, Flag],
     given: Mapping[str, object],
     *,
@@ -154,14 +181,14 @@ def check(
             why = f"{value:g} is less than {flag.at_least}"
             raise wrong(f"{name} is invalid", why=why, flag=name)
         lacking = [
-            one
-            for one in flag.needs
-            if one.partition(" ")[0] in known and not _is_given(one, given)
+            flag
+            for flag in flag.needs
+            if flag.partition(" ")[0] in known and not _is_given(flag, given)
         ]
         if lacking:
             needed = " and ".join(lacking)
             raise wrong(f"{name} needs {needed}", hint=f"add {needed}", flag=name)
-        other = next((one for one in flag.excludes if _is_given(one, given)), None)
+        other = next((flag for flag in flag.excludes if _is_given(flag, given)), None)
         if other is not None:
             raise wrong(
                 f"{name} and {other} exclude each other", hint="leave one of them out", flag=name

@@ -15,19 +15,13 @@ from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.notes import grouped
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 NOTHING = "N/A"
 
 _PADDING = 2
 
 # ---------------------------------------------------------------- styles
-
-
-class Styles:
-    """Whether styles are encoded: only if all output passes `painted` before it is written."""
-
-    kept = False
 
 
 class Style(StrEnum):
@@ -44,9 +38,9 @@ class Style(StrEnum):
 class Styled(NamedTuple):
     """A cell or a word of a sentence with its style. Its `str` has as many characters.
 
-    If styles are on, they are encoded as letters of a private plane of Unicode, 256 to a style, so
-    that text is aligned, folded and cropped as without styles. `one_line` removes these letters
-    from untrusted text.
+    The style is encoded as letters of a private plane of Unicode, 256 to a style, so that text is
+    aligned, folded and cropped as without styles. `painted` decodes them before text is written;
+    `one_line` escapes these letters in untrusted text.
     """
 
     text: str
@@ -54,10 +48,11 @@ class Styled(NamedTuple):
 
     def __str__(self) -> str:
         text = one_line(self.text)
-        if not Styles.kept:
-            return text
         first = _PLANE + 256 * list(Style).index(self.style)
-        return "".join(chr(first + ord(one)) if "!" <= one <= "~" else one for one in text)
+        return "".join(
+            chr(first + ord(character)) if "!" <= character <= "~" else character
+            for character in text
+        )
 
 
 Cell = str | Styled
@@ -76,9 +71,9 @@ _LETTERS = re.compile(
 def painted(text: str, *, colours: bool) -> str:
     """A text with its styles as terminal colours, or without them."""
 
-    def shown(found: re.Match[str]) -> str:
-        plain = "".join(chr(ord(one) & 0xFF) for one in found[0])
-        style = list(Style)[(found.lastindex or 1) - 1]
+    def shown(match: re.Match[str]) -> str:
+        plain = "".join(chr(ord(character) & 0xFF) for character in match[0])
+        style = list(Style)[(match.lastindex or 1) - 1]
         return f"\x1b[{style}m{plain}\x1b[0m" if colours else plain
 
     return _LETTERS.sub(shown, text)
@@ -155,26 +150,26 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str 
     Each cell becomes one line.
     """
     dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
-    body = (indent + "\t".join(map(drawn, row)) for row in rows)
+    body = (indent + "\t".join(map(cell_text, row)) for row in rows)
     return [indent + "\t".join(header), *dashes, *body]
 
 
-def drawn(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
     """A cell on one line, with control characters escaped."""
     return str(cell) if isinstance(cell, Styled) else one_line(cell)
 
 
-Column = tuple[str, Callable[[T], Cell]]
+Column = tuple[str, Callable[[_T], Cell]]
 """A column of a table: its header, and the cell of a row."""
 
 
-def tabulated(columns: Sequence[Column[T]], rows: Iterable[T], *, indent: str = "") -> list[str]:
+def tabulated(columns: Sequence[Column[_T]], rows: Iterable[_T], *, indent: str = "") -> list[str]:
     """A table, as `table`, by columns that compute their cells from a row."""
     header = [name for name, _cell in columns]
     return table(header, [[cell(row) for _name, cell in columns] for row in rows], indent=indent)
 
 
-def to_json(value: Any) -> str:
+def go_json(value: Any) -> str:
     """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
     text = json.dumps(value, indent=4, ensure_ascii=False)
     # These five occur only inside strings, so the whole text can be replaced.
@@ -183,7 +178,7 @@ def to_json(value: Any) -> str:
     return escaped_in_quotes(text)
 
 
-def to_yaml(value: Any) -> str:
+def go_yaml(value: Any) -> str:
     """YAML as Go's yaml.v2 writes it: lists not indented, ambiguous strings in double quotes."""
     import yaml
 
@@ -194,8 +189,10 @@ def to_yaml(value: Any) -> str:
         if "\n" in text:
             return "|"
         forms: Any = yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], ())
-        found = next((tag for tag, form in forms if form.match(text)), "tag:yaml.org,2002:str")
-        return "" if found == "tag:yaml.org,2002:str" else '"'
+        tag_of_text = next(
+            (tag for tag, form in forms if form.match(text)), "tag:yaml.org,2002:str"
+        )
+        return "" if tag_of_text == "tag:yaml.org,2002:str" else '"'
 
     return yaml_of([value], yaml.SafeDumper, style)
 
@@ -254,19 +251,28 @@ def number(value: float | None) -> int | float | None:
 # ---------------------------------------------------------------- errors
 
 
-def complaint(error: ArenaError, width: int | None = None) -> str:
+def error_text(error: ArenaError, width: int | None = None) -> str:
     """An error as text: notes about the cluster, then what went wrong, why, and what to try.
 
     Each is a line, folded at `width` columns.
     """
-    lines = [fold(noted(one), width) for one in grouped(error.notes)]
-    lines.append(fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width))
+    lines = [fold(noted(note), width) for note in grouped(error.notes)]
+    lines.append(refusal(error, width, label=f"{Styled('error:', Style.ERROR)} "))
+    if error.arena:
+        lines.append(f"  arena: {error.arena}")
+    return "\n".join(lines)
+
+
+def refusal(error: ArenaError, width: int | None = None, *, label: str = "") -> str:
+    """What an error says, why, and what to try, as an answer; `label` comes before it.
+
+    Each is a line, folded at `width` columns.
+    """
+    lines = [fold(f"{label}{_sentence(error.message)}", width)]
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
         lines.append(fold(f"  try:  {_sentence(error.hint)}", width, indent=" " * 8))
-    if error.arena:
-        lines.append(f"  arena: {error.arena}")
     return "\n".join(lines)
 
 
@@ -286,31 +292,31 @@ _COMMAND = re.compile(
 )
 """A command in a sentence, as far as the next punctuation, with the label of a line before it."""
 
-_GLUE = "\N{NO-BREAK SPACE}"
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def whole(text: str) -> str:
+def unbreakable(text: str) -> str:
     """A part of a sentence that `fold` does not break."""
-    return text.replace(" ", _GLUE)
+    return text.replace(" ", _NO_BREAK_SPACE)
 
 
 def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
     """A sentence wrapped at `width` columns, if given; further lines are indented.
 
-    A command in the sentence stays on one line, to be copied; so does a `whole` part.
+    A command in the sentence stays on one line, to be copied; so does an `unbreakable` part.
     """
     if width is None or len(line) <= width:
-        return line.replace(_GLUE, " ")
+        return line.replace(_NO_BREAK_SPACE, " ")
     start = _start(line)
     wrapped = textwrap.fill(
-        _COMMAND.sub(lambda found: whole(found[0]), line.strip(" ")),
+        _COMMAND.sub(lambda match: unbreakable(match[0]), line.strip(" ")),
         width,
         initial_indent=start,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return wrapped.replace(_GLUE, " ")
+    return wrapped.replace(_NO_BREAK_SPACE, " ")
 
 
 def folded(screen: str, width: int | None) -> str:
@@ -367,7 +373,7 @@ _TABLE = 2
 def _columns(block: Sequence[str]) -> list[int]:
     """The columns, without the first, at which header cells begin and all rows have a gap."""
     header, *rows = block
-    starts = [found.end() for found in re.finditer(r"(?<=\S)\s\s+(?=\S)", header)]
+    starts = [match.end() for match in re.finditer(r"(?<=\S)\s\s+(?=\S)", header)]
     return [at for at in starts if rows and all(not row[at - 2 : at].strip() for row in rows)]
 
 
@@ -382,26 +388,26 @@ _YAML_KEYS = {
 }
 
 
-def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
+def arena_document(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
     """An object or a list of objects as arena prints it; YAML spells some keys differently."""
     if not yaml:
-        return to_json(value)
+        return go_json(value)
     if isinstance(value, Mapping):
-        return to_yaml(_for_yaml(value))
-    return to_yaml([_for_yaml(one) for one in value])
+        return go_yaml(_for_yaml(value))
+    return go_yaml([_for_yaml(item) for item in value])
 
 
 def streamed(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
     """A value of a stream: JSON on one line, or a document of YAML."""
     if yaml:
-        return "---\n" + arenas(value, yaml=True)
+        return "---\n" + arena_document(value, yaml=True)
     return escaped_in_quotes(json.dumps(value, ensure_ascii=False)) + "\n"
 
 
 def _for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
+    return {_YAML_KEYS.get(key, key): item for key, item in value.items()}
 
 
-def truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
+def go_bool(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
     """A truth value as Go prints it."""
     return "true" if value else "false"

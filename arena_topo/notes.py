@@ -45,7 +45,7 @@ class Notes(list[str]):
         self.append(Note(subject, fault, text))
 
 
-SHOWN = 3
+MAX_SHOWN_NOTES = 3
 """The most notes on one fault that are shown in full."""
 
 NAMED = 10
@@ -58,12 +58,16 @@ def grouped(notes: Iterable[str]) -> Iterator[str]:
     A note without fields is alone with its fault.
     """
     faults: dict[str, list[str]] = {}
-    for one in dict.fromkeys(notes):
-        faults.setdefault(one.fault if isinstance(one, Note) else one, []).append(one)
+    for note in dict.fromkeys(notes):
+        faults.setdefault(note.fault if isinstance(note, Note) else note, []).append(note)
     for alike in faults.values():
-        yield from alike[:SHOWN]
-        others = list(dict.fromkeys(one.subject for one in alike[SHOWN:] if isinstance(one, Note)))
+        yield from alike[:MAX_SHOWN_NOTES]
+        others = list(
+            dict.fromkeys(
+                note.subject for note in alike[MAX_SHOWN_NOTES:] if isinstance(note, Note)
+            )
+        )
         if others:
             where = ", which topology show -o json names" if len(others) > NAMED else ""
             names = shortened(others, NAMED) + where
-            yield f"... and {len(alike) - SHOWN} more like the last: {names}"
+            yield f"... and {len(alike) - MAX_SHOWN_NOTES} more like the last: {names}"

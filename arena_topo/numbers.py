@@ -27,7 +27,7 @@ _NANOSECONDS = {
 """The units of Go's `time.ParseDuration`, both signs for micro included."""
 
 _UNIT = "|".join(sorted(_NANOSECONDS, reverse=True))
-SPAN = rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})"
+SPAN_PATTERN = rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})"
 """A number and its unit, as a regular expression: a time span is a sequence of these."""
 
 QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
@@ -53,14 +53,14 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-def whole(text: object) -> int | None:
+def parse_count(text: object) -> int | None:
     """The number in a text of ASCII digits; None for any other text and for more than 18 digits."""
-    said = str(text)
-    plain = said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS
-    return int(said) if plain else None
+    digits = str(text)
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
+    return int(digits) if plain else None
 
 
-def span(text: str) -> Decimal:
+def parse_span(text: str) -> Decimal:
     """Seconds of a time span as Go writes it: `90s`, `1h30m`, `1.5h`.
 
     ValueError shows the form, or how long a span may be. A number without a unit is an error, as in
@@ -68,7 +68,7 @@ def span(text: str) -> Decimal:
     """
     from decimal import Decimal  # noqa: PLC0415 - `version` and --help read no time span
 
-    parts = re.findall(SPAN, text)
+    parts = re.findall(SPAN_PATTERN, text)
     if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
         raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
     nanoseconds = sum(Decimal(number) * _NANOSECONDS[unit] for number, unit in parts)
@@ -85,10 +85,10 @@ def quantity(text: str) -> tuple[Decimal, str, Decimal]:
     """
     from decimal import Decimal  # noqa: PLC0415 - `version` and --help read no quantity
 
-    found = re.fullmatch(QUANTITY, text)
-    if found is None:
+    match = re.fullmatch(QUANTITY, text)
+    if match is None:
         raise ValueError(f"{shown(text)} is not {A_QUANTITY}")
-    number, unit = Decimal(found[1]), found[2] or ""
+    number, unit = Decimal(match[1]), match[2] or ""
     try:
         if unit in _TWOS:
             amount = number * Decimal(2) ** _TWOS[unit]

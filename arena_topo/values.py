@@ -6,9 +6,9 @@ name, one has another name here: `SeenDevice`.
 
 import sys
 
-from arena_topo.admin.checks import Finding as Finding
-from arena_topo.admin.checks import Outcome as Outcome
-from arena_topo.admin.checks import Report as Report
+from arena_topo.admin.checks import CheckReport as CheckReport
+from arena_topo.admin.checks import CheckResult as CheckResult
+from arena_topo.admin.checks import Prerequisite as Prerequisite
 from arena_topo.admin.inspection import Inspection as Inspection
 from arena_topo.bandwidth import Estimate as Estimate
 from arena_topo.bandwidth import Limit as Limit
@@ -19,26 +19,26 @@ from arena_topo.client import Client as Client
 from arena_topo.client import LogLine as LogLine
 from arena_topo.client import Logs as Logs
 from arena_topo.client import Tell as Tell
+from arena_topo.client import json_value as json_value
 from arena_topo.client import machine as machine
 from arena_topo.client import picture as picture
 from arena_topo.client import presets as presets
 from arena_topo.client import read_machine as read_machine
-from arena_topo.client import value as value
 from arena_topo.engines import Event as Event
 from arena_topo.engines import Instance as Instance
 from arena_topo.engines import JobStatus as JobStatus
 from arena_topo.engines import Options as Options
 from arena_topo.engines import Phase as Phase
+from arena_topo.engines.engine_choice import read_fabric as read_fabric
+from arena_topo.engines.goals import Ending as Ending
+from arena_topo.engines.goals import Goal as Goal
+from arena_topo.engines.goals import Standing as Standing
 from arena_topo.engines.kubernetes.facts import Denied as Denied
 from arena_topo.engines.metrics import GpuSample as GpuSample
+from arena_topo.engines.occupancy import GpuShare as GpuShare
 from arena_topo.engines.occupancy import NodePod as NodePod
 from arena_topo.engines.occupancy import NodeStatus as NodeStatus
 from arena_topo.engines.occupancy import Occupancy as Occupancy
-from arena_topo.engines.occupancy import Share as Share
-from arena_topo.engines.opening import read_fabric as read_fabric
-from arena_topo.engines.waiting import Ending as Ending
-from arena_topo.engines.waiting import Goal as Goal
-from arena_topo.engines.waiting import Standing as Standing
 from arena_topo.errors import AccessDenied as AccessDenied
 from arena_topo.errors import AlreadyExists as AlreadyExists
 from arena_topo.errors import ArenaError as ArenaError
@@ -56,13 +56,12 @@ from arena_topo.errors import TimedOut as TimedOut
 from arena_topo.errors import UnreadableTopology as UnreadableTopology
 from arena_topo.errors import UsageError as UsageError
 from arena_topo.gang import Exists as Exists
-from arena_topo.gang.comparison import Comparison as Comparison
-from arena_topo.gang.comparison import Proposal as Proposal
 from arena_topo.gang.submission import Submitted as Submitted
 from arena_topo.job import BindingChoice as BindingChoice
 from arena_topo.job import Claim as Claim
 from arena_topo.job import CleanPodPolicy as CleanPodPolicy
 from arena_topo.job import ConfigFile as ConfigFile
+from arena_topo.job import DataSize as DataSize
 from arena_topo.job import Device as Device
 from arena_topo.job import Duration as Duration
 from arena_topo.job import EnvVar as EnvVar
@@ -75,28 +74,34 @@ from arena_topo.job import NodeLoss as NodeLoss
 from arena_topo.job import PlacementPolicy as PlacementPolicy
 from arena_topo.job import PodShape as PodShape
 from arena_topo.job import Quantity as Quantity
+from arena_topo.job import StepTime as StepTime
 from arena_topo.job import SyncMode as SyncMode
 from arena_topo.job import Toleration as Toleration
-from arena_topo.jobs.filtering import Order as Order
+from arena_topo.jobs.job_order import Order as Order
+from arena_topo.jobs.proposal import Proposal as Proposal
+from arena_topo.jobs.proposal import SchedulerComparison as SchedulerComparison
 from arena_topo.manifests import Binding as Binding
-from arena_topo.manifests import Forecast as Forecast
 from arena_topo.manifests import Guarantee as Guarantee
+from arena_topo.manifests import PlacementForecast as PlacementForecast
 from arena_topo.manifests import Plan as Plan
+from arena_topo.manifests.annotations import LastStop as LastStop
 from arena_topo.manifests.cause import Cause as Cause
+from arena_topo.manifests.forecast import Move as Move
 from arena_topo.manifests.versions import ApiVersion as ApiVersion
 from arena_topo.nodes.overview import Overview as Overview
+from arena_topo.queueing.patience import PatientWait as PatientWait
 from arena_topo.reasons import drift as _drift
 from arena_topo.reasons.case import Code as Code
 from arena_topo.reasons.case import Diagnosis as Diagnosis
 from arena_topo.reasons.drift import Difference as Difference
-from arena_topo.reasons.drift import Kind as Kind
-from arena_topo.reasons.drift import Sight as Sight
+from arena_topo.reasons.drift import DifferenceKind as DifferenceKind
+from arena_topo.reasons.drift import WorkerGpus as WorkerGpus
+from arena_topo.reasons.explanation import BlockingHolder as BlockingHolder
 from arena_topo.reasons.explanation import Explanation as Explanation
-from arena_topo.reasons.explanation import Holder as Holder
-from arena_topo.reasons.explanation import Turn as Turn
-from arena_topo.reasons.explanation import Waiting as Waiting
+from arena_topo.reasons.explanation import QueuePosition as QueuePosition
+from arena_topo.reasons.explanation import WaitingGang as WaitingGang
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
-from arena_topo.reasons.view import SeenJob as SeenJob
+from arena_topo.reasons.seen import SeenJob as SeenJob
 from arena_topo.solver import Assignment as Assignment
 from arena_topo.solver import Placement as Placement
 from arena_topo.solver import Policy as Policy
@@ -109,24 +114,36 @@ from arena_topo.solver import Verdict as Verdict
 from arena_topo.topology import GPU as GPU
 from arena_topo.topology import NIC as NIC
 from arena_topo.topology import Cluster as Cluster
+from arena_topo.topology import Holding as Holding
 from arena_topo.topology import Knowledge as Knowledge
 from arena_topo.topology import Link as Link
 from arena_topo.topology import LinkKind as LinkKind
 from arena_topo.topology import Machine as Machine
 from arena_topo.topology import Node as Node
+from arena_topo.topology import Plugin as Plugin
+from arena_topo.topology import Reservation as Reservation
+from arena_topo.topology import Software as Software
 from arena_topo.topology import Taint as Taint
 from arena_topo.topology import Tier as Tier
 from arena_topo.topology.fabric import FabricFile as FabricFile
 from arena_topo.topology.fabric import Level as Level
 from arena_topo.topology.fabric import NodeNICs as NodeNICs
+from arena_topo.topology.fabric import NodeSoftware as NodeSoftware
 from arena_topo.topology.nics import NICs as NICs
+from arena_topo.training import Ratio as Ratio
+from arena_topo.training import Span as Span
+from arena_topo.training import Workload as Workload
+from arena_topo.training.times import PlacementTime as PlacementTime
+from arena_topo.training.times import TrainingTimes as TrainingTimes
 
-SeenDevice = _drift.Device
+SeenDevice = _drift.SeenDevice
 
 # `help` evaluates annotations; the modules of these types import them for checkers alone.
 for _type, _annotations in (
-    (JobStatus, (Forecast,)),
+    (JobStatus, (PlacementForecast, LastStop)),
     (Plan, (MPIJob, Placement, Request)),
     (SeenJob, (Difference, Explanation, GpuSample)),
 ):
-    vars(sys.modules[_type.__module__]).update({one.__name__: one for one in _annotations})
+    vars(sys.modules[_type.__module__]).update(
+        {annotation.__name__: annotation for annotation in _annotations}
+    )

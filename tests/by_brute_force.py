@@ -7,15 +7,18 @@ test only the room of a node and the rate of a level are used.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.bandwidth import Estimate, Host, Wire, estimate, usual_nics
 from arena_topo.solver import Placement, Request
 from arena_topo.solver.classes import room
-from arena_topo.topology import Cluster, GPUSet, Node, gpu_set, members
+from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, gpu_set, members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -50,40 +53,126 @@ def level_of(nodes: Sequence[Node], on: Cluster) -> int:
 
 def rate_of(distance: int, on: Cluster) -> float | None:
     """GB/s of a level that somebody gave, or else of the next one out."""
-    levels = [(tier.name, tier.bandwidth) for tier in reversed(on.tiers)]
-    levels.append(("beyond", on.beyond))
-    known = (rate for name, rate in levels[distance - 1 :] if not on.guessed(name))
+    levels = [*(tier.bandwidth for tier in reversed(on.tiers)), on.beyond]
+    known = (rate for rate in levels[distance - 1 :] if rate is not None)
     return next(known, None) if distance else None
 
 
-def at_most(distance: int, on: Cluster) -> float | None:
-    """GB/s of the next nearer level of known rate: networks are not faster further out."""
-    known = (rate_of(nearer, on) for nearer in range(distance, 0, -1))
-    return next((rate for rate in known if rate is not None), None)
+def limits(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> list[float]:
+    """GB/s that no job gets more of: of each nearer level, and of the nodes' own networks."""
+    nearer = [tier.bandwidth for tier in reversed(on.tiers)][: max(0, distance - 1)]
+    own = [node.network for node in nodes] if distance and request.wire is Wire.RDMA else []
+    return [rate for rate in (*nearer, *own) if rate is not None and math.isfinite(rate)]
+
+
+def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
+    """The NVLink domain of a tray; empty for other machines. All of its GPUs are on the switch."""
+    names = [tier.name for tier in on.tiers]
+    leaves = node.machine.nvswitch and node.machine.model == "GB200" and "nvlink" in names
+    return node.domains[: names.index("nvlink") + 1] if leaves else ()
 
 
 Pods = list[tuple[Node, GPUSet]]
 
+Used = tuple[tuple[str, ...], int, tuple[GPUSet, ...]]
+"""Of a node in use: its NVLink domain, the number of its machine, and the GPUs of each host."""
+
+_machines: dict[int, Machine] = {}
+
 
 def value(pods: Pods, request: Request, on: Cluster, *, joined: bool) -> Estimate | None:
     """What NCCL reaches among these pods."""
-    hosts: list[Host] = []
-    together: dict[str, GPUSet] = {}
-    of = {node.name: node for node, _ in pods}
+    of: dict[str, tuple[Node, list[GPUSet]]] = {}
     for node, gpus in pods:
-        machine = replace(node.machine, name=str(node.name))
-        if joined:
-            together[node.name] = GPUSet(together.get(node.name, 0) | gpus)
+        of.setdefault(node.name, (node, []))[1].append(gpus)
+    used: list[Used] = []
+    for node, sets in of.values():
+        domain = domain_of(node, on)
+        together = [GPUSet(functools.reduce(operator.or_, sets))]
+        _machines[id(node.machine)] = node.machine
+        hosts = together if joined or domain else sets
+        used.append((domain, id(node.machine), first_like(id(node.machine), frozenset(hosts))))
+    nodes = [node for node, _ in of.values()]
+    distance = level_of(nodes, on)
+    rates = [rate_of(distance, on), *limits(distance, nodes, request, on)]
+    values = [reached(tuple(sorted(used)), request.wire, rate) for rate in dict.fromkeys(rates)]
+    return min(filter(None, values), key=lambda value: value.point, default=None)
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def first_like(number: int, hosts: frozenset[GPUSet]) -> tuple[GPUSet, ...]:
+    """The hosts with the first of equal GPUs instead of these: one estimate for all of them."""
+    groups = equal_gpus(number)
+    unused = [iter(group) for group in groups]
+    counts = sorted([sum(gpus >> gpu & 1 for gpu in group) for group in groups] for gpus in hosts)
+    return tuple(
+        gpu_set(
+            gpu
+            for left, many in zip(unused, own, strict=True)
+            for gpu in itertools.islice(left, many)
+        )
+        for own in counts
+    )
+
+
+@functools.cache
+def equal_gpus(number: int) -> list[list[int]]:
+    """GPUs of a machine in groups: to exchange two of a group changes no link, NIC or measure."""
+    machine = usual_nics(_machines[number])
+    groups: list[list[int]] = []
+    for gpu in range(len(machine.gpus)):
+        group = next((own for own in groups if exchangeable(machine, own[0], gpu)), None)
+        if group is None:
+            groups.append([gpu])
         else:
-            hosts.append(Host.of(machine, gpus))
-    for name, gpus in together.items():
-        hosts.append(Host.of(replace(of[name].machine, name=str(name)), gpus))
-    distance = level_of(list(of.values()), on)
-    rate, limit = rate_of(distance, on), at_most(distance, on)
-    if rate is None and limit is not None:
-        # Sockets reach at most 1.6 GB/s of an unknown network, and 0.85 of a known one.
-        rate = min(limit, 1.6 / 0.85) if request.wire is Wire.TCP else limit
-    return estimate(hosts, wire=request.wire, network=rate)
+            group.append(gpu)
+    return groups
+
+
+def exchangeable(machine: Machine, one: int, other: int) -> bool:
+    """Whether the machine is the same if two of its GPUs change places."""
+    places = list(range(len(machine.gpus)))
+    places[one], places[other] = other, one
+
+    def facts(order: Sequence[int]) -> tuple[object, ...]:
+        nics = Counter(
+            (nic.speed, tuple(nic.attachment[gpu] for gpu in order)) for nic in machine.nics
+        )
+        links = [[machine.links[gpu][peer] for peer in order] for gpu in order]
+        measured = {
+            gpu_set(order.index(gpu) for gpu in members(gpus)): value
+            for gpus, value in machine.measured
+        }
+        return [machine.gpus[gpu].model for gpu in order], links, nics, measured
+
+    return facts(places) == facts(range(len(machine.gpus)))
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def reached(used: tuple[Used, ...], wire: Wire, network: float | None) -> Estimate | None:
+    """What NCCL reaches on these nodes; the names of equal ones are all that differs."""
+    hosts: list[Host] = []
+    domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
+    for at, (domain, number, sets) in enumerate(used):
+        machine = named(number, at)
+        if domain:
+            domains.setdefault(domain, []).append((machine, sets[0]))
+        else:
+            hosts += [Host.of(machine, gpus) for gpus in sets]
+    hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
+    return estimate(hosts, wire=wire, network=network)
+
+
+@functools.cache
+def named(number: int, at: int) -> Machine:
+    """A machine under a name of its own: hosts tell machines apart by name."""
+    return replace(_machines[number], name=f"n{at}")
+
+
+def one_domain(nodes: Sequence[Node], on: Cluster) -> bool:
+    """Whether NVLink joins all nodes, so that no network counts."""
+    domains = {domain_of(node, on) for node in nodes}
+    return len(domains) == 1 and () not in domains
 
 
 def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
@@ -97,15 +186,62 @@ def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
     near = words.index(request.preferred) if request.preferred else len(words)
     found = Key(
         reach=max(0, distance - near),
-        assumed=distance > 0
-        and rate_of(distance, on) is None
-        and not all(given(node, request) for node in nodes),
+        assumed=assumed(nodes, request, on),
         band=-band(point),
         distance=distance,
         nodes=len(nodes),
         inside=-(math.inf if inside is None else inside.point),
     )
     return found, point
+
+
+def assumed(nodes: Sequence[Node], request: Request, on: Cluster) -> bool:
+    """Whether the hosts of a job meet over NICs, or a network, that nobody gave the speed of."""
+    distance = level_of(nodes, on)
+    if distance:
+        rated = rate_of(distance, on) is not None
+        known = rated or one_domain(nodes, on)
+        return not known and not all(given(node, request) for node in nodes)
+    over_nics = request.wire is Wire.RDMA and not request.joined and request.workers > 1
+    return over_nics and not domain_of(nodes[0], on) and not given(nodes[0], request)
+
+
+def nearness(pods: Pods, request: Request) -> tuple[int, ...]:
+    """Crossings of sockets, between host bridges, of host bridges; then steps to NICs. Fewer win.
+
+    Only for GPUs without NVLink that reach each other directly, and for several nodes.
+    """
+    groups: dict[tuple[str, int], tuple[Machine, GPUSet]] = {}
+    for at, (node, gpus) in enumerate(pods):
+        host = (node.name, 0 if request.joined else at)
+        groups[host] = (node.machine, GPUSet(groups.get(host, (None, 0))[1] | gpus))
+    crossed, steps = [0, 0, 0], 0
+    paths = (LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE, LinkKind.SYS)
+    for machine, gpus in groups.values():
+        for at, kind in enumerate((LinkKind.SYS, LinkKind.NODE, LinkKind.PHB)):
+            crossed[at] += islands(machine, gpus, kind) - 1
+        if request.wire is Wire.RDMA:
+            fastest = max(nic.speed for nic in machine.nics)
+            steps += sum(
+                min(
+                    paths.index(nic.attachment[gpu].kind)
+                    for nic in machine.nics
+                    if nic.speed == fastest
+                )
+                for gpu in members(gpus)
+            )
+    return (*crossed, steps)
+
+
+def islands(machine: Machine, gpus: GPUSet, kind: LinkKind) -> int:
+    """The groups of these GPUs that no path of a kind, or a farther one, divides."""
+    apart = [{gpu} for gpu in members(gpus)]
+    for one, other in itertools.combinations(members(gpus), 2):
+        if machine.link(one, other).kind > kind:
+            joined = [group for group in apart if group & {one, other}]
+            apart = [group for group in apart if group not in joined]
+            apart.append(set().union(*joined))
+    return len(apart)
 
 
 def given(node: Node, request: Request) -> bool:
@@ -150,8 +286,14 @@ def shares(rooms: Sequence[int], workers: int) -> Iterator[tuple[int, ...]]:
             yield (load, *others)
 
 
+def picked(node: Node, request: Request) -> bool:
+    """Whether the kubelet picks the GPUs of a job on a node."""
+    pins = node.driver or (node.dedicated and not node.foreign)
+    return node.unattributed > 0 or (request.blind and not pins)
+
+
 def ways(node: Node, workers: int, request: Request) -> list[list[Pods]]:
-    """What a node may give to so many workers; of an opaque one all that the kubelet may pick."""
+    """What a node may give to so many workers: where the kubelet picks, all that it may pick."""
     size = workers * request.gpus
     found: list[Pods] = []
     for some in itertools.combinations(members(node.free), size):
@@ -160,7 +302,29 @@ def ways(node: Node, workers: int, request: Request) -> list[list[Pods]]:
             [next(splits(chosen, request.gpus))] if request.joined else splits(chosen, request.gpus)
         )
         found += [[(node, one) for one in group] for group in groups]
-    return [found] if node.unattributed else [[one] for one in found]
+    return [found] if picked(node, request) else [[one] for one in found]
+
+
+Loads = Sequence[tuple[Node, int]]
+"""The nodes of a gang, each with its number of workers."""
+
+
+def promised(choice: Sequence[list[Pods]], request: Request, on: Cluster) -> tuple[Key, float]:
+    """The worst of what the nodes of a gang may give, and its GB/s."""
+    keys = [key(list(itertools.chain(*pods)), request, on) for pods in itertools.product(*choice)]
+    worst = replace(
+        keys[0][0],
+        band=max(one.band for one, _ in keys),
+        inside=max(one.inside for one, _ in keys),
+    )
+    return worst, min(point for _, point in keys)
+
+
+def planned_band(used: Loads, request: Request, on: Cluster) -> float:
+    """The negated best band of all GPUs that these nodes may give to so many workers each."""
+    known = replace(request, blind=False)
+    choices = itertools.product(*(ways(node, load, known) for node, load in used))
+    return min(promised(choice, known, on)[0].band for choice in choices)
 
 
 def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
@@ -177,22 +341,27 @@ def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
             if request.required and distance > words.index(request.required):
                 continue
             for choice in itertools.product(*(ways(node, load, request) for node, load in used)):
-                keys = []
-                for pods in itertools.product(*choice):
-                    tried += 1
-                    if tried > most:
-                        raise ValueError("too many placements")
-                    keys.append(key(list(itertools.chain(*pods)), request, on))
-                # Of an opaque node nobody knows which GPUs it will be.
-                point = min(one for _, one in keys)
-                worst = replace(
-                    keys[0][0],
-                    band=max(one.band for one, _ in keys),
-                    inside=max(one.inside for one, _ in keys),
-                )
+                tried += math.prod(map(len, choice))
+                if tried > most:
+                    raise ValueError("too many placements")
+                worst, point = promised(choice, request, on)
                 if point >= request.min_bandwidth:
                     found.append(worst)
-    return min(found, default=None)
+    return preferred(found)
+
+
+def preferred(found: Sequence[Key]) -> Key | None:
+    """The best of these keys.
+
+    One node comes before another if its NICs are known and the other's are not. Several nodes over
+    a known network take a gang from a node of assumed NICs only if they are faster, and over an
+    assumed network never.
+    """
+    known = any(not one.assumed for one in found if one.nodes == 1)
+    left = [one for one in found if not (known and one.assumed and one.nodes == 1)]
+    return min(
+        left, key=lambda one: replace(one, assumed=one.assumed and one.nodes > 1), default=None
+    )
 
 
 def answered(request: Request, on: Cluster, answer: Placement) -> Key:
@@ -214,11 +383,21 @@ def answered(request: Request, on: Cluster, answer: Placement) -> Key:
     assert words[distance] == answer.tier
     near = words.index(request.preferred) if request.preferred else len(words)
     point = math.inf if answer.bandwidth is None else answer.bandwidth.point
+    if any(picked(node, request) and not node.unattributed for node in used):
+        loads = [(node, len(held[node.name])) for node in used]
+        if not any(node.unattributed for node in used):
+            assert -band(point) == planned_band(loads, request, on)
+        # On nodes that pin, the GPUs of the answer count; elsewhere those that may be picked.
+        choice = [
+            ways(node, load, request)[0]
+            if picked(node, request)
+            else [[(node, gpu_set(group)) for group in held[node.name]]]
+            for node, load in loads
+        ]
+        return promised(choice, request, on)[0]
     return Key(
         reach=max(0, distance - near),
-        assumed=distance > 0
-        and rate_of(distance, on) is None
-        and not all(given(node, request) for node in used),
+        assumed=assumed(used, request, on),
         band=-band(point),
         distance=distance,
         nodes=len(used),

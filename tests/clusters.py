@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import threading
@@ -117,7 +118,7 @@ class Live:
 
     def _request(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Any:
         pool = self.connection._pool
-        return pool.request(method, path, headers.items(), body, connect=10, silence=None)
+        return pool.request(method, path, headers.items(), body, connect=10, rest=lambda: math.inf)
 
     def path(self, plural: str, name: str = "", *, group: str = "v1") -> str:
         """The path of something in the test's namespace; group as in `kubeflow.org/v2beta1`."""

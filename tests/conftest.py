@@ -19,8 +19,8 @@ from fake_operator import FakeOperator
 from hypothesis import HealthCheck, settings
 
 from arena_topo import cli
-from arena_topo.cli import opening, terminal
 from arena_topo.cli import settings as settings_files
+from arena_topo.cli import targets
 from arena_topo.engines.local import engine as local_engine
 
 TLS = Path(__file__).parent / "tls"
@@ -38,10 +38,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 # On a busy machine a look at the names of jobs may take more than its three seconds.
-opening._GLANCE = 60.0
+targets._GLANCE = 60.0
 
 # A process of a user runs one line, and this one thousands: the parser is made once for them all.
-cli.tree = functools.cache(cli.tree)
+cli.command_tree = functools.cache(cli.command_tree)
 
 # Most tests need a job of this machine, and not that its supervisor is loaded anew for it.
 local_engine.subprocess = program.Supervisors()
@@ -122,7 +122,6 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]):
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setattr(settings_files, "SITE", str(home / "site.toml"))
-    terminal.COLOUR.set("auto")  # a process of a user sets it once
 
 
 @pytest.fixture

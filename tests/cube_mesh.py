@@ -11,8 +11,8 @@ from dataclasses import replace
 from arena_topo.bandwidth import Estimate, Limit, Regime
 from arena_topo.bandwidth.fitted import FITTED
 from arena_topo.solver import Request
-from arena_topo.solver.classes import Index
-from arena_topo.solver.gang import Objective, best
+from arena_topo.solver.index import Index
+from arena_topo.solver.search import Objective, best_choice
 from arena_topo.topology import (
     GPU,
     Cluster,
@@ -92,7 +92,7 @@ def cluster(*nodes: Node, **more: object) -> Cluster:
 
 def value(request: Request, world: Cluster) -> Objective | None:
     """The objective of the best placement; None if there is no placement."""
-    answer = best(request, Index(world))
+    answer = best_choice(request, Index(world))
     return None if answer is None else answer.worth
 
 

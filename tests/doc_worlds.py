@@ -151,7 +151,7 @@ def opened(name: str, home: Path) -> Iterator[World]:
 
 
 def _machine(cluster: FakeCluster, node: str, world: str) -> None:
-    api, machine = cluster.api, presets.machine(PRESET, node)
+    api, machine = cluster.api, presets.preset_machine(PRESET, node)
     labels = {"nvidia.com/gpu.product": PRODUCT, "nvidia.com/gpu.count": str(len(machine.gpus))}
     if world == "kueue":
         labels[RACK] = f"rack-{NODES.index(node) // 2}"

@@ -462,6 +462,30 @@ class FakeApi(Store):
         self._finish_owners(meta)
         return None
 
+    def disrupt(
+        self,
+        space: str,
+        name: str,
+        reason: str,
+        message: str,
+        options: Object | None = None,
+        **how: Any,
+    ) -> None:
+        """End a pod from outside: its condition says why, then it is deleted."""
+        with self.lock:
+            pod = copy.deepcopy(self.get("pods", space, name))
+            target = {"type": "DisruptionTarget", "status": "True"}
+            target |= {"reason": reason, "message": message}
+            target |= {"lastTransitionTime": rfc3339(self.clock())}
+            status = pod.setdefault("status", {})
+            others = [
+                one for one in status.get("conditions") or () if one["type"] != target["type"]
+            ]
+            status["conditions"] = [*others, target]
+            if not how.get("dry"):
+                self.store(RESOURCES["pods"], (space, name), pod)
+            self.remove("pods", space, name, options, **how)
+
     def _empty(self, space: str) -> None:
         """Drop all that a namespace held."""
         for name, table in self.tables.items():

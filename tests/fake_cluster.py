@@ -15,7 +15,7 @@ import fake_dra
 from fake_api import FakeApi, Log
 from fake_kueue import Kueue
 from fake_machines import Controllers, Kubelets
-from fake_operators import PODS, Operator, phase
+from fake_operators import Operator, phase
 from fake_resources import RESOURCES, Key, Object, rfc3339
 from fake_scheduler import Scheduler
 from fake_world import World
@@ -48,6 +48,8 @@ class FakeCluster(World):
         self.exits: dict[tuple[str, str], int] = {}
         self.serial = 0
         self.operates = True
+        self.evicts = True
+        """Whether pods that do not tolerate their machine are deleted."""
         self.schedules = True
         self.operator = Operator(self)
         self.controllers = Controllers(self)
@@ -180,18 +182,26 @@ class FakeCluster(World):
     def preempt(self, pod: str, namespace: str = "default") -> None:
         """Delete a pod as the scheduler does for one of higher priority."""
         with self.api.edit("Pod", pod, namespace) as one:
-            said = "default-scheduler: preempting to accommodate a higher priority pod"
-            one["status"].setdefault("conditions", []).append(
-                {
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": "PreemptionByScheduler",
-                    "message": said,
-                }
-            )
             self.event(one, "Preempted", "Preempted by a pod on the node", source="scheduler")
+        said = "default-scheduler: preempting to accommodate a higher priority pod"
+        self.api.disrupt(namespace, pod, "PreemptionByScheduler", said)
+
+    def drain(self, node: str) -> None:
+        """Cordon a machine, and evict all pods on it, as `kubectl drain` does."""
+        self.cordon(node)
         with self.api.lock:
-            self.api.remove(PODS, namespace, pod)
+            for (space, name), entry in list(self.api.tables["pods"].items()):
+                if entry.thing["spec"].get("nodeName") == node:
+                    said = "Eviction API: evicting"
+                    self.api.disrupt(space, name, "EvictionByEvictionAPI", said)
+
+    def taint(self, node: str, key: str, effect: str = "NoExecute") -> None:
+        """Add a taint to a machine, as `kubectl taint` does."""
+        with self.api.edit("Node", node) as one:
+            added = {"key": key, "effect": effect}
+            if effect == "NoExecute":
+                added["timeAdded"] = rfc3339(self.api.clock())
+            one["spec"]["taints"] = [*(one["spec"].get("taints") or ()), added]
 
     def cordon(self, node: str, *, on: bool = True) -> None:
         with self.api.edit("Node", node) as one:
@@ -204,24 +214,31 @@ class FakeCluster(World):
             else:
                 spec.pop("unschedulable", None)
 
-    def lose(self, node: str) -> None:
-        """Let a machine fall silent: its node is not ready, its pods stay as they were."""
-        self.dead.add(node)
+    def lose(self, node: str, *, answers: bool = False) -> None:
+        """Let a machine fall silent: its pods stay for as long as they tolerate that.
+
+        `answers`: its kubelet says itself that it is not ready, and its pods run on.
+        """
         now = rfc3339(self.api.clock())
+        if not answers:
+            self.dead.add(node)
+        key = f"node.kubernetes.io/{'not-ready' if answers else 'unreachable'}"
         with self.api.edit("Node", node) as one:
             one["status"]["conditions"] = [
                 {
                     "type": "Ready",
-                    "status": "Unknown",
-                    "reason": "NodeStatusUnknown",
-                    "message": "Kubelet stopped posting node status.",
+                    "status": "False" if answers else "Unknown",
+                    "reason": "KubeletNotReady" if answers else "NodeStatusUnknown",
+                    "message": "container runtime is down"
+                    if answers
+                    else "Kubelet stopped posting node status.",
                     "lastTransitionTime": now,
                 }
             ]
             one.setdefault("spec", {})["taints"] = [
                 *(one["spec"].get("taints") or ()),
                 *(
-                    {"key": "node.kubernetes.io/unreachable", "effect": effect, "timeAdded": now}
+                    {"key": key, "effect": effect, "timeAdded": now}
                     for effect in ("NoSchedule", "NoExecute")
                 ),
             ]
@@ -235,7 +252,7 @@ class FakeCluster(World):
             one["spec"]["taints"] = [
                 taint
                 for taint in one["spec"].get("taints") or ()
-                if taint["key"] != "node.kubernetes.io/unreachable"
+                if taint["key"].rpartition("/")[2] not in {"not-ready", "unreachable"}
             ]
 
     def remove_node(self, node: str) -> None:

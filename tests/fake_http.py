@@ -310,7 +310,8 @@ class Handler(StreamRequestHandler):
                 fake.bind(*where[1:], body, dry=dry)
                 return json.dumps({**success, "code": 201}).encode()
             case "POST" if call.sub == "eviction":
-                fake.remove(*where, body.get("deleteOptions"), dry=dry)
+                reason, said = "EvictionByEvictionAPI", "Eviction API: evicting"
+                fake.disrupt(*where[1:], reason, said, body.get("deleteOptions"), dry=dry)
                 return json.dumps({**success, "code": 201}).encode()
             case "POST":
                 answer = fake.create(call.resource, call.space, body, **more)

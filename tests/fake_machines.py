@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import fake_scheduler
 from fake_operators import JOBS, LABEL, PODS, SETS, condition, is_ready, is_true, owner_of, phase
-from fake_resources import RESOURCES, Key, Object, Refused, rfc3339
+from fake_resources import RESOURCES, Key, Object, Refused, rfc3339, seconds
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
@@ -43,6 +44,8 @@ class Controllers:
         self.cluster = cluster
         self.api = cluster.api
         self.done: dict[str, object] = {}
+        self.deleted: dict[str, set[str]] = {}
+        """The pods of each Job, by uid, that were deleted while it ran: these count as failed."""
 
     def step(self) -> None:
         for key, entry in list(self.api.tables[JOBS.name].items()):
@@ -58,6 +61,37 @@ class Controllers:
         for key, entry in list(self.api.tables[SETS.name].items()):
             if "deletionTimestamp" not in entry.thing["metadata"]:
                 self._set(key, entry.thing)
+        if self.cluster.evicts:
+            self._taints()
+
+    def _taints(self) -> None:
+        """Delete the pods on tainted machines, once they no longer tolerate the taint."""
+        nodes = {
+            name: taints
+            for (_, name), entry in self.api.tables["nodes"].items()
+            if (taints := _evicting(entry.thing))
+        }
+        for key, entry in list(self.api.tables["pods"].items()) if nodes else ():
+            pod = entry.thing
+            taints = nodes.get((pod.get("spec") or {}).get("nodeName"), [])
+            if "deletionTimestamp" in pod["metadata"] or phase(pod) in {"Succeeded", "Failed"}:
+                continue
+            if any(self._expired(taint, pod) for taint in taints):
+                said = "Taint manager: deleting due to NoExecute taint"
+                self.api.disrupt(*key, "DeletionByTaintManager", said)
+
+    def _expired(self, taint: Object, pod: Object) -> bool:
+        """Whether a pod does not tolerate a taint, or no longer."""
+        bears = [
+            one
+            for one in pod["spec"].get("tolerations") or ()
+            if fake_scheduler.tolerates(one, taint)
+        ]
+        limits = [one["tolerationSeconds"] for one in bears if "tolerationSeconds" in one]
+        if bears and not limits:
+            return False
+        added = seconds(taint.get("timeAdded"))
+        return self.api.clock() - (added or 0.0) >= min(limits, default=0)
 
     def _job(self, key: Key, job: Object) -> None:
         changed = copy.deepcopy(job)
@@ -90,7 +124,13 @@ class Controllers:
                     now=now,
                 )
             status.setdefault("startTime", now)
-            failed = sum(phase(one) == "Failed" for one in pods)
+            lost = self.deleted.setdefault(job["metadata"]["uid"], set())
+            lost |= {
+                one["metadata"]["uid"]
+                for one in pods
+                if "deletionTimestamp" in one["metadata"] or phase(one) == "Failed"
+            }
+            failed = len(lost)
             if any(phase(one) == "Succeeded" for one in pods):
                 status |= {"succeeded": 1, "completionTime": now}
                 _conditioned(
@@ -187,6 +227,11 @@ class Controllers:
             self.api.store(SETS, key, {**copy.deepcopy(one), "status": status})
 
 
+def _evicting(node: Object) -> list[Object]:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return [taint for taint in taints if taint.get("effect") == "NoExecute"]
+
+
 def _conditioned(
     status: Object, kind: str, value: str, *, reason: str, message: str, now: str
 ) -> None:
@@ -216,7 +261,8 @@ class Kubelets:
                 continue
             if ("", node) not in nodes:
                 # The pod garbage collector: nobody else will confirm its end.
-                self.api.remove(PODS, *key, {"gracePeriodSeconds": 0})
+                said = "PodGC: node no longer exists"
+                self.api.disrupt(*key, "DeletionByPodGC", said, {"gracePeriodSeconds": 0})
             elif node in self.cluster.dead or not self.cluster.kubelets:
                 continue
             elif "deletionTimestamp" in pod["metadata"]:

@@ -164,6 +164,10 @@ class Operator:
             said = f"MPIJob {key[0]}/{name} is created."
             self._set(job, "Created", "True", "MPIJobCreated", said)
             self.cluster.event(job, "MPIJobCreated", said, kind="Normal")
+        # A finished job is only cleaned up, also one that is suspended (mpi-operator,
+        # pkg/controller/mpi_job_controller.go: syncHandler; isFinished looks at the conditions).
+        # Without its failure and completionTime it is synced again, by the Job of its launcher: one
+        # that has failed fails it again (updateMPIJobStatus), a missing one is created.
         over = is_true(status, "Succeeded") or is_true(status, "Failed")
         if over and status.get("completionTime"):
             if policy.get("cleanPodPolicy", "None") in {"All", "Running"}:

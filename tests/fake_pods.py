@@ -36,6 +36,7 @@ def admit_new(api: FakeApi, pod: Object) -> None:
         if found is None:
             raise forbidden(PODS, name, f"no PriorityClass with name {priority} was found")
         spec["priority"] = found.thing.get("value", 0)
+    _tolerate_silence(spec)
     causes = [*_gates(spec), *_affinity(spec), *_claims(spec), *_environment(spec)]
     if causes:
         raise invalid("Pod", name, *causes)
@@ -51,6 +52,20 @@ def admit_new(api: FakeApi, pod: Object) -> None:
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }
         )
+
+
+def _tolerate_silence(spec: Object) -> None:
+    """Let a pod tolerate a machine that does not answer for 300 s (DefaultTolerationSeconds)."""
+    mine = spec.get("tolerations") or []
+    for word in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{word}"
+        if not any(
+            one.get("key") in {None, "", key} and one.get("effect") in {None, "", "NoExecute"}
+            for one in mine
+        ):
+            more = {"key": key, "operator": "Exists", "effect": "NoExecute"}
+            mine = [*mine, {**more, "tolerationSeconds": 300}]
+    spec["tolerations"] = mine
 
 
 def _gates(spec: Object) -> Iterator[str]:

@@ -299,12 +299,14 @@ def _selected(spec: Object, name: str, labels: dict[str, str]) -> bool:
 
 
 def _tolerated(taint: Object, tolerations: Any) -> bool:
-    for one in tolerations:
-        if one.get("effect") and one["effect"] != taint["effect"]:
-            continue
-        if one.get("operator") == "Exists":
-            if not one.get("key") or one["key"] == taint["key"]:
-                return True
-        elif one.get("key") == taint["key"] and one.get("value", "") == taint.get("value", ""):
-            return True
-    return False
+    return any(tolerates(one, taint) for one in tolerations)
+
+
+def tolerates(one: Object, taint: Object) -> bool:
+    """Whether a toleration is of a taint, for however long."""
+    if one.get("effect") and one["effect"] != taint["effect"]:
+        return False
+    if one.get("operator") == "Exists":
+        return not one.get("key") or bool(one["key"] == taint["key"])
+    same = one.get("key") == taint["key"]
+    return same and bool(one.get("value", "") == taint.get("value", ""))

@@ -307,6 +307,9 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             asks={"gangTimeout": 1200},
         ),
     ),
+    "patience": (
+        Case(said={"patience": Duration.parse("2h")}, within=PLACED, asks={"patience": 7200}),
+    ),
     "on_node_loss": (
         Case(said={"on_node_loss": NodeLoss.HOLD}, within=PLACED, asks={"onNodeLoss": "hold"}),
     ),
@@ -355,6 +358,24 @@ CASES: Mapping[str, tuple[Case, ...]] = {
                 "pods:metadata.annotations[scheduling.x-k8s.io/suspend]": "true",
                 "run:suspend": True,
             },
+        ),
+    ),
+    "workload": (Case(said={"workload": "vgg16"}, within=PLACED, asks={"workload": "vgg16"}),),
+    "batch": (
+        Case(said={"batch": 64}, within={**PLACED, "workload": "vgg16"}, asks={"batch": 64}),
+    ),
+    "gradient_bytes": (
+        Case(
+            said={"gradient_bytes": "553MB", "step_time": "180ms"},
+            within=PLACED,
+            asks={"gradientBytes": "553MB", "stepTime": "180ms"},
+        ),
+    ),
+    "step_time": (
+        Case(
+            said={"step_time": "180ms"},
+            within={**PLACED, "workload": "vgg16"},
+            asks={"stepTime": "180ms"},
         ),
     ),
 }

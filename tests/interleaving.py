@@ -84,7 +84,7 @@ class Answer:
         for key, value in headers.items():
             self.headers[key] = value
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, _rest: object = None) -> Iterator[bytes]:
         yield self._body.read()
 
     def close(self) -> None:

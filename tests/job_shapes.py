@@ -72,7 +72,7 @@ SUSPENDED = condition("Suspended", reason="MPIJobSuspended", message="MPIJob sus
 def ours(state: str, **more: Any) -> dict[str, str]:
     """The annotations of a job of ours; `reason`, `map`, `tries` and `recorded` as they stand.
 
-    `cause` is one of this version, instead of the `reason` that older ones record.
+    `cause` takes the place of `reason`, which is a sentence without a code.
     """
     forecast = {key: more[key] for key in ("reason", "binding", "guarantee") if key in more}
     if "cause" in more:

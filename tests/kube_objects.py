@@ -80,7 +80,7 @@ def job(name: str, placement: str, **more: Any) -> dict[str, Any]:
 
 
 def config_map(name: str = "node-a", *, healthy: int | None = None) -> dict[str, Any]:
-    machine = presets.machine("dgx-1-v100", name)
+    machine = presets.preset_machine("dgx-1-v100", name)
     return published.config_map(machine, gpu_set(range(8)) if healthy is None else healthy)
 
 

@@ -1,6 +1,7 @@
 """The log of one pod as it is now, as the program wrote it."""
 
-from arena_topo.engines import Backend, JobStatus
+from arena_topo.engines import JobStatus
+from arena_topo.engines.backend import Backend
 from arena_topo.engines.lines import LogOptions, read_to_end
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from arena_topo.nccl.measured import Table, TableReader
+from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader
 
 
-def read_tables(lines: Iterable[str]) -> tuple[Table, ...]:
+def read_tables(lines: Iterable[str]) -> tuple[BandwidthTable, ...]:
     """Every table of one log."""
     reader = TableReader()
     reader.feed_all(lines)

@@ -166,7 +166,7 @@ def _load(words: Sequence[str]) -> None:
     """Load what these words need, so that this and each later fork has it."""
     for name in _LATE:
         importlib.import_module(name)
-    command = cli.tree()
+    command = cli.command_tree()
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import socket
 import struct
@@ -160,7 +161,7 @@ class Proxy:
             {**access.headers, **headers}.items(),
             body,
             connect=10,
-            silence=None,
+            rest=lambda: math.inf,
         )
 
 

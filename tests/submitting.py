@@ -25,7 +25,7 @@ SPACE = os.environ.get("SUBMITTING_NAMESPACE", "default")
 
 def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]:
     """Submit one gang of two workers; what became of it."""
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
     if last is not None:
         _die_after(backend, last)
     job = MPIJob(

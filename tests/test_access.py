@@ -15,6 +15,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from arena_topo.engines.kubernetes import connection as connections
 from arena_topo.engines.kubernetes import kubeconfig as files
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.kubeconfig import configured
-from arena_topo.errors import AccessDenied, UsageError
+from arena_topo.errors import AccessDenied, TimedOut, UsageError
 
 TLS = Path(__file__).parent / "tls"
 
@@ -302,9 +303,10 @@ def plugin(folder: Path, body: str, **more: Any) -> dict[str, Any]:
         f"#!{sys.executable}\n"
         + textwrap.dedent(
             """
-            import json, os, sys
-            def answer(**status):
-                print(json.dumps({"kind": "ExecCredential", "status": status}))
+            import json, os, subprocess, sys, time
+            V1 = "client.authentication.k8s.io/v1"
+            def answer(kind="ExecCredential", version=V1, **status):
+                print(json.dumps({"apiVersion": version, "kind": kind, "status": status}))
             """
         )
         + textwrap.dedent(body)
@@ -330,7 +332,10 @@ def test_a_plugin_gets_what_the_kubeconfig_says_and_what_kubectl_tells(
         env=[{"name": "ZONE", "value": "eu"}],
         provideClusterInfo=True,
     )
-    config = kubeconfig(tmp_path / "config", https.url, user=user, cluster=CLUSTER)
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    other = {"name": "other", "extension": 5}
+    cluster = {**CLUSTER, "extensions": [other, extension]}
+    config = kubeconfig(tmp_path / "config", https.url, user=user, cluster=cluster)
     assert whoami(Options(kubeconfig=config)) == "eve"
     zone, info = json.loads((tmp_path / "told").read_text())
     assert zone == "eu"
@@ -344,6 +349,7 @@ def test_a_plugin_gets_what_the_kubeconfig_says_and_what_kubectl_tells(
                 "certificate-authority-data": base64.b64encode(
                     (TLS / "ca.pem").read_bytes()
                 ).decode(),
+                "config": {"audience": "a"},
             },
         },
     }
@@ -393,6 +399,44 @@ def test_a_plugin_speaks_for_the_user_that_is_named(api: FakeApi, tmp_path: Path
             "its ExecCredential has no token and no certificate",
         ),
         (
+            "answer(token={'a': 1})",
+            {},
+            AccessDenied,
+            "gave no credentials",
+            "it printed no ExecCredential: status.token: expected a text, got a mapping",
+        ),
+        *(
+            (
+                f"answer(token='t', {odd})",
+                {},
+                AccessDenied,
+                "gave no credentials",
+                "it printed no ExecCredential of client.authentication.k8s.io/v1",
+            )
+            for odd in (
+                "kind='Pod'",
+                "version='client.authentication.k8s.io/v1beta1'",
+                "version=''",
+            )
+        ),
+        (
+            "answer(token='t', clientCertificateData='c')",
+            {},
+            AccessDenied,
+            "gave no credentials",
+            "its ExecCredential has only one of certificate and key",
+        ),
+        *(
+            (
+                f"while True: sys.{stream}.write('x' * 65536)",
+                {},
+                AccessDenied,
+                "gave no credentials",
+                "it printed more than 4 MiB",
+            )
+            for stream in ("stdout", "stderr")
+        ),
+        (
             "answer(token='t')",
             {"interactiveMode": "Always"},
             AccessDenied,
@@ -422,10 +466,51 @@ def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path):
     assert caught.value.hint == "get it with: cloud install auth"
 
 
-def test_a_plugin_without_a_command_is_a_fault_of_the_file(tmp_path: Path):
-    config = kubeconfig(tmp_path / "config", "http://x", user={"exec": {"args": []}})
-    with pytest.raises(UsageError, match=r"users\[alice\]\.user\.exec\.command is missing"):
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"command": ""}, "command is missing"),
+        ({"apiVersion": ""}, "apiVersion is missing"),
+        (
+            {"apiVersion": "client.authentication.k8s.io/v1alpha1"},
+            "apiVersion is not client.authentication.k8s.io/v1 or its v1beta1",
+        ),
+        (
+            {"interactiveMode": "Bogus"},
+            "interactiveMode is not one of Never, IfAvailable, Always",
+        ),
+    ],
+)
+def test_a_plugin_that_kubectl_refuses_is_a_fault_of_the_file(
+    tmp_path: Path, odd: dict[str, str], said: str
+):
+    user = plugin(tmp_path, "answer(token='t')", **odd)
+    config = kubeconfig(tmp_path / "config", "http://x", user=user)
+    with pytest.raises(UsageError) as caught:
         files.resolve(Options(kubeconfig=config))
+    assert caught.value.message == f"{config}: users[alice].user.exec.{said}"
+
+
+def test_a_plugin_whose_time_is_over_leaves_no_process(tmp_path: Path):
+    child = tmp_path / "child"
+    user = plugin(
+        tmp_path,
+        f"""
+        child = subprocess.Popen(["sleep", "100"])
+        with open({str(child)!r}, "w") as file:
+            file.write(str(child.pid))
+        time.sleep(100)
+        """,
+    )
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=user)
+    limit = 0.5
+    while not child.exists():  # on a busy machine the plugin takes longer to start
+        with pytest.raises(TimedOut):
+            Connection(Options(kubeconfig=config, request_timeout=limit))
+        limit *= 2
+    status = Path(f"/proc/{child.read_text()}/stat")
+    while status.exists() and ") Z " not in status.read_text():
+        time.sleep(0.02)
 
 
 def test_a_plugin_needs_no_kubernetes_package(api: FakeApi, tmp_path: Path):
@@ -586,6 +671,8 @@ class Proxy:
         self.logins += (line for line in lines if line.lower().startswith("proxy-authorization"))
         server = socket.create_connection(self._target)
         if first.startswith("CONNECT "):
+            # Interim answers may come first (RFC 9110, 15.2).
+            peer.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
             peer.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
             method, url, version = first.split(" ")

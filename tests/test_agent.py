@@ -21,11 +21,11 @@ from fake_kubelet import Kubelet, claim, container, plugin, pod
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
-from arena_topo.engines.kubernetes.publishing import open_reports
+from arena_topo.engines.kubernetes.topology_report import open_reports
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
 from arena_topo.nodes import agent, health
 from arena_topo.nodes.agent import Agent
-from arena_topo.nodes.health import Watch
+from arena_topo.nodes.health import GpuWatch
 from arena_topo.topology import documents, gpu_set, published
 
 NAME = "node-1-gpu-topology"
@@ -214,7 +214,7 @@ def test_the_first_round_writes_links_health_uuids_and_allocations(world):
     links = [["N-A" if i == j else "NV2" for j in range(4)] for i in range(4)]
     data = dict(world.data)
     # Whatever this machine's clock says, it is the server's that counts.
-    assert published.moment(data.pop("observedAt")) == pytest.approx(1795280400, abs=30)
+    assert published.parse_time(data.pop("observedAt")) == pytest.approx(1795280400, abs=30)
     assert data == {
         "nodeName": "node-1",
         "devices": '{"0":"Healthy","1":"Healthy","2":"Healthy","3":"Healthy"}',
@@ -241,7 +241,7 @@ def test_an_unchanged_report_is_written_again_only_to_stay_fresh(world, monkeypa
         running.once()
     assert len(world.writes()) == 1
     before = dict(world.data)
-    monkeypatch.setattr(agent, "REFRESH", 0.0)
+    monkeypatch.setattr(agent, "REPORT_SECONDS", 0.0)
     time.sleep(0.01)
     running.once()
     assert len(world.writes()) == 2
@@ -484,7 +484,7 @@ def test_critical_errors_make_a_gpu_unhealthy_and_those_of_programs_do_not(world
 
 
 def test_a_gpu_that_was_reset_is_listened_to_again(world):
-    nvml, watch = world.nvml, Watch()
+    nvml, watch = world.nvml, GpuWatch()
     watch.look()
     nvml.lost = {2}
     watch.look()

@@ -19,6 +19,7 @@ from arena_topo.engines.kubernetes.queued import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
     BindingChoice,
+    DataSize,
     Device,
     Duration,
     KeyValue,
@@ -26,11 +27,12 @@ from arena_topo.job import (
     NodeLoss,
     PlacementPolicy,
     Quantity,
+    StepTime,
     Toleration,
 )
-from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.annotations import asked
-from arena_topo.manifests.requests import job_of, requested
+from arena_topo.manifests import MAP, REQUEST, STATE, TRIES_ANNOTATION, render
+from arena_topo.manifests.annotations import recorded_request
+from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [
@@ -85,9 +87,11 @@ def jobs(draw: st.DrawFn) -> MPIJob:
 
 
 def stored(job: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
-    plan = render.plan(job, namespace="default", api=api, owner="alice", files={}, waiting="no")
+    plan = render.build_plan(
+        job, namespace="default", api=api, owner="alice", files={}, waiting="no"
+    )
     found = json.loads(json.dumps(plan.objects[0]))
-    found["metadata"].setdefault("annotations", {})[REQUEST] = requested(job)
+    found["metadata"].setdefault("annotations", {})[REQUEST] = request_annotation(job)
     return found
 
 
@@ -117,7 +121,7 @@ def test_a_job_that_starts_later_gets_the_nics_of_its_request(
 
 def test_only_what_is_no_default_is_written() -> None:
     job = MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True)
-    assert requested(job) == '{"workers":4,"gpus":2}'
+    assert request_annotation(job) == '{"workers":4,"gpus":2}'
 
 
 def test_every_key_of_the_annotation_has_its_name() -> None:
@@ -140,8 +144,10 @@ def test_every_key_of_the_annotation_has_its_name() -> None:
         gang_timeout=Duration(60),
         on_node_loss=NodeLoss.HOLD,
         nccl_hca=True,
+        workload="vgg16",
+        batch=64,
     )
-    assert json.loads(requested(job)) == {
+    assert json.loads(request_annotation(job)) == {
         "workers": 4,
         "gpus": 2,
         "model": "V100",
@@ -156,7 +162,24 @@ def test_every_key_of_the_annotation_has_its_name() -> None:
         "gangTimeout": 60,
         "onNodeLoss": "hold",
         "ncclHca": True,
+        "workload": "vgg16",
+        "batch": 64,
     }
+
+
+def test_a_training_of_your_own_is_read_back() -> None:
+    size, step = DataSize.parse("553MB"), StepTime.parse("180ms")
+    job = MPIJob(
+        name="j",
+        command="x",
+        image="y",
+        gpus=1,
+        gputopology=True,
+        gradient_bytes=size,
+        step_time=step,
+    )
+    found = job_of(stored(job))
+    assert (found.gradient_bytes, found.step_time) == (size, step)
 
 
 def test_what_a_queue_writes_into_the_template_counts() -> None:
@@ -198,7 +221,7 @@ keys = st.sampled_from(
     [
         *("workers", "gpus", "model", "mixModels", "minBandwidthGBps", "maxNodes", "required"),
         *("preferred", "policy", "packAbove", "binding", "podShape", "gangTimeout", "onNodeLoss"),
-        "ncclHca",
+        *("ncclHca", "workload", "batch", "gradientBytes", "stepTime"),
     ]
 )
 
@@ -234,7 +257,7 @@ def test_an_invalid_annotation_stops_only_its_own_job(said: Any, alone: Any) -> 
 def test_an_annotation_that_is_no_mapping_says_nothing(text: str) -> None:
     mpijob = stored(MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True))
     mpijob["metadata"]["annotations"][REQUEST] = text
-    assert asked(mpijob) == {}
+    assert recorded_request(mpijob) == {}
     assert job_of(mpijob).workers == 4
 
 
@@ -288,7 +311,11 @@ def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
         toleration=(Toleration(key="a", value="b", effect="", operator="Equal"),),
     )
     mpijob = stored(job, api)
-    mpijob["metadata"]["annotations"] |= {STATE: "placed", TRIES: "1", MAP: "node-0/0,1;node-0/2,3"}
+    mpijob["metadata"]["annotations"] |= {
+        STATE: "placed",
+        TRIES_ANNOTATION: "1",
+        MAP: "node-0/0,1;node-0/2,3",
+    }
     for _ in range(often):
         *way, last = data.draw(st.sampled_from(places(mpijob)))
         inner: Any = mpijob

@@ -128,8 +128,8 @@ here.wait("a").name
 arena_topo.submti
 MPIJob(name="a", command="b", gpu=1)
 here.wait("a", until="ended")
-arena_topo.value(here.get("demo"))[0]
-arena_topo.value(here.get("demo"), 3)
+arena_topo.json_value(here.get("demo"))[0]
+arena_topo.json_value(here.get("demo"), 3)
 here.plan(MPIJob(name="a", command="b"), api_version="v9")
 """
 
@@ -137,7 +137,7 @@ RIGHT = """
 from collections.abc import Iterable
 from arena_topo.values import Diagnosis
 def names_of(names: Iterable[str]) -> list[str]:
-    return [str(arena_topo.value(end.status)["name"]) for end in here.wait(names)]
+    return [str(arena_topo.json_value(end.status)["name"]) for end in here.wait(names)]
 verdict: Diagnosis = here.why("demo").verdict
 heard: arena_topo.Tell = print
 kind: type[arena_topo.Diagnosis] = Diagnosis
@@ -195,7 +195,11 @@ def test_values_are_what_the_commands_print_as_json(tmp_path, run, which):
 
         def shown(found: object) -> object:
             several = isinstance(found, tuple)
-            return [arena_topo.value(one) for one in found] if several else arena_topo.value(found)
+            return (
+                [arena_topo.json_value(one) for one in found]
+                if several
+                else arena_topo.json_value(found)
+            )
 
         for found, words in (
             (Client(options).get("demo"), ("get", "demo")),
@@ -218,7 +222,7 @@ def test_values_are_what_the_commands_print_as_json(tmp_path, run, which):
             assert shown(found) == json.loads(run("check", *flags, "-o", "json")[1])
         world.finish("demo")
     with pytest.raises(TypeError, match="no command prints a str"):
-        arena_topo.value("demo")
+        arena_topo.json_value("demo")
 
 
 # ---------------------------------------------------------------- verbs
@@ -239,7 +243,7 @@ def test_a_gang_is_submitted_awaited_and_started_again_on_a_cluster(cluster):
     assert again.plan.waiting is None
     assert again.created == ()
     assert again.status.name == "demo"
-    assert Client(options).replan("demo").forecast.state == "placed"
+    assert Client(options).replan("demo", force=True).forecast.state == "placed"
     with pytest.raises(arena_topo.AlreadyExists, match="job demo already exists") as taken:
         Client(options).submit(gang("demo", gpus=2), exists="ok")
     assert "--gpus" in taken.value.why
@@ -371,7 +375,7 @@ if here.options.backend == "local":
     for line in here.logs("demo", follow=True):
         assert line.message == "hello"
     here.wait("demo", timeout=60)
-arena_topo.value(here.get("demo", events=True, explain=True))
+arena_topo.json_value(here.get("demo", events=True, explain=True))
 here.list_jobs()
 here.top_nodes(metrics=True)
 here.top_jobs()

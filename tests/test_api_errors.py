@@ -15,7 +15,8 @@ from worlds import living_world, local_world
 import arena_topo
 from arena_topo import Client, MPIJob, Options, errors
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.solver import Request, place
+from arena_topo.solver import Request
+from arena_topo.solver.door import place
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
 GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}
@@ -55,7 +56,7 @@ def examples() -> dict[type, errors.ArenaError]:
     made[errors.ClusterError] = errors.ClusterError("what", status=503, why="why")
     made[arena_topo.Unplaceable] = unplaceable()
     made[errors.JobNotFound] = errors.JobNotFound("demo", "team", hint="did you mean dema?")
-    made[errors.JobExists] = errors.JobExists("demo", why="why")
+    made[errors.JobExists] = errors.JobExists("demo", "default", why="why")
     return made
 
 

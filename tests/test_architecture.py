@@ -9,8 +9,11 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
+import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
@@ -45,6 +48,18 @@ def test_each_layer_knows_only_the_layers_below_it():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_no_circle_of_imports_joins_files():
+    # Imports of types alone count, and those of functions; but the package itself loads its values
+    # when somebody asks for them.
+    graph = grimp.build_graph("arena_topo", cache_dir=None)
+    files = graph.modules - {"arena_topo"}
+    imports = {file: graph.find_modules_directly_imported_by(file) & files for file in files}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"files import each other: {' -> '.join(reversed(error.args[1]))}")
+
+
 def test_the_core_imports_its_own_modules_at_the_top():
     late = [
         f"{path.relative_to(ROOT)}:{one.lineno}"
@@ -74,14 +89,14 @@ RULES = {
         "engines/local/supervisor.py": "the local engine ends its own jobs",
         "manifests/requests.py": "the flags of a job are read back",
     },
-    "completionTime": {"clusters/usage.py": "job_over"},
+    "completionTime": {"clusters/rules.py": "job_over", "manifests/patches.py": "reviving"},
     "eventTime": {},
     "involvedObject": {"engines/kubernetes/shapes.py": "its type"},
     "kubeflow.org/mpi-operator": {"clusters/queues.py": "manager"},
     "kueue.x-k8s.io/queue-name": {"clusters/queues.py": "suspender"},
     "lastTimestamp": {},
     "launcherStatus": {
-        "clusters/usage.py": "job_over",
+        "clusters/rules.py": "job_over",
         "engines/kubernetes/shapes.py": "its type",
     },
     "managedBy": {"clusters/queues.py": "manager"},
@@ -90,7 +105,7 @@ RULES = {
     "mpi_job_name": {"manifests/versions.py": "the label of a version"},
     "ownerReferences": {
         "engines/kubernetes/shapes.py": "its type",
-        "engines/kubernetes/writing.py": "what is created is owned by the job",
+        "engines/kubernetes/job_writer.py": "what is created is owned by the job",
     },
     "replicaStatuses": {},
     "scheduling.x-k8s.io/suspend": {
@@ -100,7 +115,7 @@ RULES = {
     "startTime": {},
     "training.kubeflow.org/job-name": {"manifests/versions.py": "JOB_LABEL"},
     '.get("suspend")': {"clusters/queues.py": "suspended"},
-    "Succeeded or Failed": {"clusters/usage.py": "job_over and pod_over"},
+    "Succeeded or Failed": {"clusters/rules.py": "job_over and pod_over"},
 }
 """What says something of a job, and the modules beside `mpijob` that name it, with the reason."""
 
@@ -177,7 +192,7 @@ LOADS = {
     "suspend placed": PLACING - {"arena_topo.clusters.observed"},
     "resume placed": PLACING,
     "wait placed --for=running": SERVER,
-    "replan placed": PLACING,
+    "replan placed --yes --force": PLACING,
     "top node": OBSERVING,
     "top job": SERVER,
     "topology presets": DECODING,
@@ -186,11 +201,11 @@ LOADS = {
     "topology show dgx-1-v100 --backend=local": DECODING,
     "topology discover": {"arena_topo.solver"} | DECODING,
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"} | DECODING,
-    "forecast node-0": OBSERVING,
-    "forecast hgx-h100 --nodes=2": BARE | DECODING,
+    "forecast node-0": OBSERVING | {"arena_topo.solver"},
+    "forecast hgx-h100 --nodes=2": BARE | DECODING | {"arena_topo.solver"},
     "check": OBSERVING | {"jinja2"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"} | DECODING,
-    "nodes topology node-0 --dry-run": SERVER,
+    "nodes topology node-0 --dry-run": PLACING - {"arena_topo.gang.planning"},
     "nodes default node-0 --dry-run": SERVER,
     "nodes list": SERVER,
     "controller --once": PLACING | {"arena_topo.admin.controller"},
@@ -256,7 +271,7 @@ def gpu_cluster(config):
     cluster = FakeCluster(api)
     try:
         for name in ("node-0", "node-1"):
-            machine = presets.machine("dgx-1-v100", name)
+            machine = presets.preset_machine("dgx-1-v100", name)
             cluster.node(name, len(machine.gpus))
             api.add(published.config_map(machine, machine.everything))
         kubeconfig(config, api.url, user={"username": "alice"})
@@ -311,7 +326,7 @@ def test_an_answer_at_tab_is_all_that_its_process_loads():
 
 
 def texts():
-    kinds = ("*.py", "*.md", "*.j2", "*.toml")
+    kinds = ("*.py", "*.md", "*.j2", "*.sh", "*.toml")
     found = [path for kind in kinds for path in ROOT.rglob(kind)]
     return [
         path

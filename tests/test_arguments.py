@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from arena_topo.cli.arguments import bare
-from arena_topo.cli.root import tree
+from arena_topo.cli.arguments import name_without_kind
+from arena_topo.cli.root import command_tree
 
 
 def commands(of: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,7 +37,7 @@ def test_a_flag_of_many_commands_is_the_same_everywhere(
     flag: str, short: str, help_text: str, wanted: set[str]
 ):
     said = defaultdict(list)
-    for path, command in commands(tree()):
+    for path, command in commands(command_tree()):
         for option in command.params:
             if flag in option.opts:
                 assert short in option.opts, path
@@ -65,19 +65,16 @@ def test_a_flag_of_many_commands_is_the_same_everywhere(
     ],
 )
 def test_a_job_may_be_named_as_kubectl_names_it(word: str, name: str):
-    assert bare(word) == name
+    assert name_without_kind(word) == name
 
 
 def test_every_command_takes_the_names_of_jobs_as_they_are_printed():
     printed = "mpijob.kubeflow.org/bert"
     taking = set()
-    for path, command in commands(tree()):
-        context = command.context_class(command)
-        for param in command.params:
-            if param.param_type_name == "argument" and "JOB" in str(param.metavar):
-                said = [printed, "b"] if param.nargs == -1 else printed
-                taken = param.process_value(context, said)
-                assert taken == (["bert", "b"] if param.nargs == -1 else "bert"), path
+    for path, command in commands(command_tree()):
+        for argument in command.declaration.arguments:
+            if "JOB" in str(argument.metavar):
+                assert argument.parse(printed) == "bert", path
                 taking.add(path)
     wanted = {"get", "wait", "logs", "why", "delete", "suspend", "resume", "replan", "attach"}
     assert wanted | {"top job"} <= taking

@@ -24,6 +24,7 @@ from worlds import WORLDS, KubernetesWorld
 
 from arena_topo import cli
 from arena_topo.engines import Options
+from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes import engine, podexec
 from arena_topo.errors import ClusterError
 
@@ -38,7 +39,7 @@ class Place:
 
     def __init__(self, api: FakeApi, config: str) -> None:
         self.api, self.config = api, config
-        world = KubernetesWorld(api, engine.open_backend(Options(kubeconfig=config)))
+        world = KubernetesWorld(api, engine.open_kubernetes(Options(kubeconfig=config)))
         self.world = world
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
@@ -264,7 +265,7 @@ def test_an_exit_code_that_has_arrived_outlives_the_connection(place: Place):
 def test_a_status_that_makes_no_sense_is_an_error(details: str):
     status = f'{{"status": "Failure", "reason": "NonZeroExitCode", "details": {details}}}'
     with pytest.raises(ClusterError, match="pod demo"):
-        podexec.exit_code(status.encode(), "demo", ["true"])
+        podexec.command_exit_code(status.encode(), "demo", ["true"])
 
 
 def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):
@@ -475,7 +476,8 @@ def test_a_silent_connection_is_kept_alive(place: Place, monkeypatch: pytest.Mon
 
     helper = threading.Thread(target=go)
     helper.start()
-    assert place.world.backend.attach(job, "demo-worker-0", ["sh", "-c", until]) == 0
+    request = AttachRequest(words=("sh", "-c", until))
+    assert place.world.backend.attach(job, "demo-worker-0", request) == 0
     helper.join()
     assert place.api.execs.pings >= 5
 
@@ -484,13 +486,13 @@ def test_a_server_that_gives_no_sign_of_life_is_given_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(podexec, "PING", 0.02)
-    monkeypatch.setattr(podexec, "SILENCE", 0.3)
+    monkeypatch.setattr(podexec, "SERVER_SILENCE", 0.3)
     place.api.execs.deaf = True
     # A backend with a deadline: what is not given up ends all the same.
-    backend = engine.open_backend(Options(kubeconfig=place.config, deadline=WAIT))
+    backend = engine.open_kubernetes(Options(kubeconfig=place.config, deadline=WAIT))
     job = backend.job("demo", "default")
     with pytest.raises(ClusterError, match="broke the connection to pod demo-worker-0") as caught:
-        backend.attach(job, "demo-worker-0", ["sleep", "600"])
+        backend.attach(job, "demo-worker-0", AttachRequest(words=("sleep", "600")))
     assert caught.value.why == "silent for 0.3 s"
 
 

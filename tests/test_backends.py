@@ -13,13 +13,14 @@ import pytest
 from log_bytes import log_of
 from worlds import WORLDS, World
 
-from arena_topo import solver
-from arena_topo.engines import Backend, Phase
+from arena_topo.engines import Phase
+from arena_topo.engines.backend import Backend
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import JobExists, JobNotFound, NotFound
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Request
+from arena_topo.solver.door import place
 from arena_topo.topology import count
 
 
@@ -46,7 +47,7 @@ def placed(world: World, name: str, workers: int, gpus: int) -> Plan:
     return world.plan(
         world.job(name, workers=workers, gpus=gpus, gputopology=True, gang=True),
         request=request,
-        placement=solver.place(request, cluster),
+        placement=place(request, cluster),
         cluster=cluster,
     )
 
@@ -197,7 +198,8 @@ def test_a_placement_is_recorded_and_holds_its_gpus_before_and_while_it_runs(
     world.start("demo")
     status = backend.job("demo", "default")
     assert status.forecast is not None
-    assert status.forecast.bus_bandwidth == pytest.approx(76.8)
+    assert plan.placement.inside is not None
+    assert status.forecast.bus_bandwidth == pytest.approx(plan.placement.inside.point)
     assert [one[1] for one in status.forecast.workers] == [
         one.node for one in plan.placement.assignments
     ]

@@ -12,9 +12,11 @@ import program
 import pytest
 from worlds import WORLDS, World
 
-from arena_topo.engines import JobStatus, attaching
+from arena_topo.engines import JobStatus, attachment, unheard
+from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.errors import ArenaError, NotFound, NotPossible
 from arena_topo.joblogs import follow
+from arena_topo.joblogs.asked import Asked
 
 
 @pytest.fixture(params=WORLDS)
@@ -30,7 +32,9 @@ def running(world: World, name: str = "demo") -> JobStatus:
 
 
 def attach(world: World, job: JobStatus, *command: str, **more: Any) -> int:
-    return attaching.attach(world.backend, job, command, **more)
+    tell = more.pop("tell", unheard)
+    request = AttachRequest(words=command, **more)
+    return attachment.attach_to_job(world.backend, job, request, tell=tell)
 
 
 def test_a_command_has_both_outputs_and_ends_with_its_own_code(world: World, capfd: Any):
@@ -104,7 +108,7 @@ def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggeste
     job, said = running(world), "invalid instance name worker-1 in job demo"
     with pytest.raises(NotFound, match=said) as attaching_to:
         attach(world, job, "true", instance="worker-1")
-    log = follow.Shown(world.backend, "demo", "default", follow.Asked(instance="worker-1"))
+    log = follow.Shown(world.backend, "demo", "default", Asked(instance="worker-1"))
     with pytest.raises(NotFound, match=said) as reading:
         next(iter(log))
     assert attaching_to.value.hint == reading.value.hint == "did you mean demo-worker-1?"

@@ -13,13 +13,13 @@ from log_bytes import log_of
 from worlds import WORLDS, World
 
 from arena_topo.engines.lines import (
-    LONGEST,
+    MAX_LINE_BYTES,
     Following,
     Line,
     LogOptions,
+    LogTurn,
     Notice,
     Source,
-    Turn,
     read_to_end,
 )
 
@@ -54,7 +54,7 @@ class Reader:
         self.until(lambda: self.following.done)
         self.items += self.following.read(0.0)
 
-    def until_turn(self, turn: Turn) -> None:
+    def until_turn(self, turn: LogTurn) -> None:
         self.until(lambda: turn in self.turns())
 
     @property
@@ -66,7 +66,7 @@ class Reader:
         found = [one.text.decode("utf-8", "replace") for one in self.lines]
         return [one for one in found if not one.startswith("arena-topo:")]
 
-    def turns(self, *, chief: bool = True) -> list[Turn]:
+    def turns(self, *, chief: bool = True) -> list[LogTurn]:
         return [
             one.turn
             for one in self.items
@@ -96,7 +96,7 @@ def test_a_pod_that_has_not_started_is_waited_for(world: World):
         world.finish("demo")
         reader.until_done()
     assert reader.texts() == ["one", "two"]
-    assert reader.turns() == [Turn.JOINED, Turn.ENDED]
+    assert reader.turns() == [LogTurn.JOINED, LogTurn.ENDED]
     assert isinstance(reader.items[0], Notice)
 
 
@@ -134,8 +134,8 @@ def test_a_launcher_that_is_tried_again_joins(world: World):
     first, second = (line.source for line in reader.lines if "try" in line.text.decode())
     assert (first.pod, first.uid, first.run) != (second.pod, second.uid, second.run)
     turns = reader.turns()
-    assert turns[0] is Turn.JOINED
-    assert Turn.RESTARTED in turns or turns.count(Turn.JOINED) == 2
+    assert turns[0] is LogTurn.JOINED
+    assert LogTurn.RESTARTED in turns or turns.count(LogTurn.JOINED) == 2
 
 
 def test_a_pod_that_is_deleted_while_it_is_followed_is_gone(world: World):
@@ -146,7 +146,7 @@ def test_a_pod_that_is_deleted_while_it_is_followed_is_gone(world: World):
         reader = Reader(following)
         reader.until_said("last words")
         world.backend.delete("demo", "default")
-        reader.until_turn(Turn.GONE)
+        reader.until_turn(LogTurn.GONE)
         reader.until_done()
     assert reader.texts() == ["last words"]
 
@@ -240,11 +240,11 @@ def test_all_pods_of_a_job_join(world: World):
     with world.backend.follow(job, FOLLOW) as following:
         reader = Reader(following)
         reader.until_said("hello")
-        reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 3)
+        reader.until(lambda: reader.turns(chief=False).count(LogTurn.JOINED) == 3)
     joined = {
         one.source.worker
         for one in reader.items
-        if isinstance(one, Notice) and one.turn is Turn.JOINED
+        if isinstance(one, Notice) and one.turn is LogTurn.JOINED
     }
     assert joined == {None, 0, 1}
     world.finish("demo")
@@ -264,7 +264,7 @@ def test_a_line_of_megabytes_is_truncated_with_a_mark(world: World):
     begun, mark, rest = line.text.partition(b" ... (")
     assert long.startswith(begun)
     assert rest == f"{len(long) - len(begun):,} more bytes of this line are left out)".encode()
-    assert LONGEST - 100 < len(begun + mark + rest) <= LONGEST
+    assert MAX_LINE_BYTES - 100 < len(begun + mark + rest) <= MAX_LINE_BYTES
 
 
 def test_a_line_of_megabytes_comes_whole_in_parts_where_that_is_wanted(world: World):
@@ -278,7 +278,7 @@ def test_a_line_of_megabytes_comes_whole_in_parts_where_that_is_wanted(world: Wo
         reader.until_said("after")
         world.finish("demo")
     assert b"".join(line.text + b"\n" * line.fed for line in reader.lines) == said
-    assert max(len(line.text) for line in reader.lines) <= LONGEST
+    assert max(len(line.text) for line in reader.lines) <= MAX_LINE_BYTES
     assert log_of(world.backend, job, reader.lines[0].source.pod, replace(whole, follow=False)) == (
         said
     )

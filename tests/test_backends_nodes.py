@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from worlds import WORLDS, World
 
-from arena_topo import solver
-from arena_topo.engines import Backend
+from arena_topo.engines.backend import Backend
 from arena_topo.engines.occupancy import Mode, NodeStatus
 from arena_topo.manifests import Plan
 from arena_topo.solver import Request
+from arena_topo.solver.door import place
 from arena_topo.topology import count
 
 
@@ -29,7 +29,7 @@ def placed(world: World, name: str, workers: int, gpus: int) -> Plan:
     plan = world.plan(
         world.job(name, workers=workers, gpus=gpus, gputopology=True, gang=True),
         request=request,
-        placement=solver.place(request, cluster),
+        placement=place(request, cluster),
         cluster=cluster,
     )
     world.backend.apply(plan)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,14 +40,15 @@ def nodes(preset: str, count: int, gpus: int, *, nics: int = 8, speed: float = 5
     """Hosts of a preset, each with its first GPUs and NICs of its own."""
     return [
         Host.of(
-            NICs(number=nics, speed=speed).of(presets.machine(preset, f"node-{node}")), first(gpus)
+            NICs(number=nics, speed=speed).of(presets.preset_machine(preset, f"node-{node}")),
+            first(gpus),
         )
         for node in range(count)
     ]
 
 
 def one(preset: str, gpus: GPUSet) -> Estimate:
-    found = estimate([Host.of(presets.machine(preset, "node"), gpus)])
+    found = estimate([Host.of(presets.preset_machine(preset, "node"), gpus)])
     assert found is not None
     return found
 
@@ -77,7 +80,7 @@ def test_two_bridged_pairs_share_their_pcie_ports_both_ways():
     assert four.regime is Regime.ISLANDS
     assert 28 <= four.point <= 41
     # A pair and a single card: the single card's port carries both directions of one ring.
-    three = estimate([Host.of(presets.machine("pcie-8-a100", "node"), first(3))])
+    three = estimate([Host.of(presets.preset_machine("pcie-8-a100", "node"), first(3))])
     assert three is not None
     assert three.point == pytest.approx(20, rel=0.05)
 
@@ -93,7 +96,9 @@ def test_four_dgx_h100_follow_the_nics_of_the_chosen_gpus(gpus, measured):
 
 
 def test_an_nvlink_domain_over_several_nodes_is_a_host_of_its_own():
-    trays = [(presets.machine("gb200-nvl72", f"tray-{tray}"), first(4)) for tray in range(18)]
+    trays = [
+        (presets.preset_machine("gb200-nvl72", f"tray-{tray}"), first(4)) for tray in range(18)
+    ]
     eight, many = (estimate([Host(parts=tuple(trays[:some]))], algorithm=None) for some in (2, 18))
     assert eight is not None
     assert many is not None
@@ -103,7 +108,7 @@ def test_an_nvlink_domain_over_several_nodes_is_a_host_of_its_own():
 
 
 def test_pods_of_one_node_over_tcp_are_not_below_what_a_published_run_refutes():
-    node = presets.machine("dgx-1-v100", "node")
+    node = presets.preset_machine("dgx-1-v100", "node")
     pods = [Host.of(node, gpu_set([gpu])) for gpu in range(4)]
     found = estimate(pods, wire=Wire.TCP)
     assert found is not None
@@ -131,7 +136,7 @@ def test_sockets_get_a_share_of_one_nic_and_never_more_than_any_row():
 
 
 def test_pods_of_one_node_with_rdma_talk_over_their_nics():
-    node = NICs(number=8, speed=50.0).of(presets.machine("hgx-h100", "node"))
+    node = NICs(number=8, speed=50.0).of(presets.preset_machine("hgx-h100", "node"))
     pods = [Host.of(node, gpu_set([gpu])) for gpu in range(4)]
     assert 45 <= point(pods, wire=Wire.RDMA) <= 50
 
@@ -144,7 +149,7 @@ def test_eight_pods_on_two_nodes_are_eight_hosts_and_not_two():
 
 
 def test_pods_that_share_a_nic_share_its_bandwidth():
-    node = NICs(number=4, speed=50.0).of(presets.machine("hgx-h100", "node"))
+    node = NICs(number=4, speed=50.0).of(presets.preset_machine("hgx-h100", "node"))
     other = replace(node, name="other")
     apart = [Host.of(node, gpu_set([0])), Host.of(other, gpu_set([0]))]
     crowded = [*apart, Host.of(node, gpu_set([1]))]
@@ -155,7 +160,7 @@ def test_pods_that_share_a_nic_share_its_bandwidth():
 
 
 def test_one_gpu_off_the_fabric_makes_the_sets_with_it_slow_and_no_others():
-    whole = presets.machine("hgx-h100", "node")
+    whole = presets.preset_machine("hgx-h100", "node")
     links = [list(row) for row in whole.links]
     for gpu in range(7):
         links[gpu][7] = links[7][gpu] = Link(kind=LinkKind.SYS)
@@ -170,7 +175,7 @@ def test_one_gpu_off_the_fabric_makes_the_sets_with_it_slow_and_no_others():
 
 
 def test_a_set_with_links_that_are_down_has_those_that_are_up():
-    whole = presets.machine("hgx-h100", "node")
+    whole = presets.preset_machine("hgx-h100", "node")
     links = [list(row) for row in whole.links]
     for gpu in range(7):
         links[gpu][7] = links[7][gpu] = Link(kind=LinkKind.NVLINK, lanes=9)
@@ -181,29 +186,128 @@ def test_a_set_with_links_that_are_down_has_those_that_are_up():
 
 
 def test_a_forced_ring_behind_a_switch_has_ring_bandwidth():
-    board = Host.of(presets.machine("hgx-h100", "node"), first(8))
+    board = Host.of(presets.preset_machine("hgx-h100", "node"), first(8))
     ring = estimate([board], algorithm=Algorithm.RING)
     assert ring is not None
     assert ring.regime is Regime.SWITCH
 
 
 def test_cards_without_p2p_go_through_host_memory_with_a_wide_range():
-    gpus = presets.machine("pcie-8", "node").gpus
+    gpus = presets.preset_machine("pcie-8", "node").gpus
     board = replace(
-        presets.machine("pcie-8", "node"),
+        presets.preset_machine("pcie-8", "node"),
         gpus=tuple(replace(gpu, model="RTX 4090") for gpu in gpus),
     )
     found = estimate([Host.of(board, first(8))])
     assert found is not None
     assert found.regime is Regime.STAGED
     assert found.limited_by is Limit.MEMORY
-    assert found.high > 3 * found.low or found.low == 8.0
+    # The best servers that anybody showed fill their ports, small containers have 2.
+    assert found.low <= 2
+    assert found.high >= 24
+    assert 5 <= found.point <= 12
+
+
+def test_cards_without_p2p_are_faster_in_two_sockets_than_beside_each_other():
+    board = fidelity._OTHERS["pcie8-node-sys-gen5"]("node")
+    beside, apart = (estimate([Host.of(board, gpu_set(some))]) for some in ([0, 1], [0, 4]))
+    assert beside is not None
+    assert apart is not None
+    assert apart.regime is Regime.STAGED
+    assert 1.4 <= apart.point / beside.point <= 1.8
+
+
+def test_a_ring_of_pcie_cards_with_a_nic_each_goes_around_the_sockets():
+    def two(nics):
+        boards = [fidelity._OTHERS["pcie8-sys-gen5"](f"node-{node}") for node in range(2)]
+        return [Host.of(NICs(number=nics, speed=50.0).of(board), first(8)) for board in boards]
+
+    alone = point(two(8)[:1])
+    # 48 and 50 were measured where one host reaches some 40.
+    assert point(two(8)) > 1.1 * alone
+    assert point(two(8), wire=Wire.TCP) < alone
+    assert point(two(4)) <= alone
+
+
+@pytest.mark.parametrize("kind", [LinkKind.PHB, LinkKind.NODE, LinkKind.SYS])
+def test_a_nic_far_from_its_gpu_widens_the_range_downwards_alone(kind):
+    def two(path):
+        board = replace(
+            NICs(number=1, speed=50.0).of(presets.preset_machine("pcie-8", "a")), name="a"
+        )
+        nic = replace(board.nics[0], attachment=(Link(kind=path),) * 8)
+        board = replace(board, nics=(nic,))
+        found = estimate([Host.of(board, first(1)), Host.of(replace(board, name="b"), first(1))])
+        assert found is not None
+        return found
+
+    near, far = two(LinkKind.PIX), two(kind)
+    assert (far.point, far.high) == (near.point, near.high)
+    assert far.low < near.low / 2
+
+
+@pytest.mark.parametrize(("preset", "least"), [("dgx-1-v100", 0.4), ("hgx-h200", 1.2)])
+def test_an_unknown_network_is_as_fast_as_machines_of_that_age_have(preset, least):
+    boards = [replace(presets.preset_machine(preset, name), nics=()) for name in "ab"]
+    found = estimate([Host.of(board, first(8)) for board in boards])
+    assert found is not None
+    assert found.low == least
+    assert found.high <= 5 * least * (1 + 1e-9)
+    assert found.assumed
+    # The older machine decides.
+    old = replace(presets.preset_machine("dgx-1-v100", "old"), nics=())
+    mixed = estimate([Host.of(boards[0], first(8)), Host.of(old, first(8))])
+    assert mixed is not None
+    assert mixed.low == 0.4
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus", "measured"),
+    [("dgx-1-v100", 8, 135.5), ("dgx-1-v100", 8, 130), ("dgx-2", 8, 122), ("hgx-a100-4", 4, 205)],
+)
+def test_what_people_post_of_one_machine_is_in_the_range(preset, gpus, measured):
+    found = one(preset, first(gpus))
+    assert found.low <= measured <= found.high
+    assert found.point == pytest.approx(measured, rel=0.1)
+
+
+def test_two_a100_hosts_reach_what_a_ring_over_fast_nics_does():
+    def two(speed):
+        found = estimate(nodes("hgx-a100", 2, 8, speed=speed))
+        assert found is not None
+        return found
+
+    # Five of six readings of 8 x 200G are 187 to 190, one is 238.
+    assert two(25.0).point == pytest.approx(188.5, rel=0.02)
+    assert two(25.0).high >= 238
+    # Slow NICs are worth a tree, which sends each byte once.
+    assert two(6.25).point > 1.8 * point(nodes("hgx-a100", 3, 8, speed=6.25))
+
+
+def test_two_racks_are_not_one_nvlink_domain():
+    def racks(number, trays):
+        hosts = []
+        for rack in range(number):
+            boards = [
+                presets.preset_machine("gb300-nvl72", f"{rack}-{tray}") for tray in range(trays)
+            ]
+            hosts.append(Host(parts=tuple((board, first(4)) for board in boards)))
+        found = estimate(hosts, wire=Wire.RDMA)
+        assert found is not None
+        return found
+
+    # 930 within a rack, 738 on two.
+    single, two, many = racks(1, 16), racks(2, 16), racks(5, 16)
+    assert single.low <= 930 <= single.high
+    assert 0.85 <= two.point / single.point <= 0.95
+    assert two.low <= 738 <= two.high
+    assert many.low < 0.6 * two.low
 
 
 def test_a_ring_through_several_hosts_leaves_each_once():
     # A GPU's NVLinks carry 7 of its 8 channels, so the host lets 8/7 of its own ring through.
     ring = estimate(
-        [Host.of(presets.machine("hgx-h800", "node"), first(8))], algorithm=Algorithm.RING
+        [Host.of(presets.preset_machine("hgx-h800", "node"), first(8))], algorithm=Algorithm.RING
     )
     found = estimate(nodes("hgx-h800", 3, 8))
     assert ring is not None
@@ -225,33 +329,38 @@ def test_a_port_for_management_is_not_used_where_rails_are_faster():
 
 
 def test_a_single_gpu_has_no_bandwidth():
-    assert estimate([Host.of(presets.machine("hgx-h100", "node"), first(1))]) is None
+    assert estimate([Host.of(presets.preset_machine("hgx-h100", "node"), first(1))]) is None
 
 
 def test_an_unknown_network_is_slower_than_any_host_inside_and_is_marked():
-    for preset in presets.names():
-        board = replace(presets.machine(preset, "node"), nics=())
+    for preset in presets.preset_names():
+        board = replace(presets.preset_machine(preset, "node"), nics=())
         alone = estimate([Host.of(board, first(len(board.gpus)))])
         other = replace(board, name="other")
         apart = estimate([Host.of(board, first(1)), Host.of(other, first(1))])
         assert alone is not None
         assert apart is not None
-        assert apart.high < alone.low, preset
+        assert apart.point < alone.point, preset
+        # Cards without P2P go through the memory of the host, whose speed is not known either.
+        assert apart.high < alone.low or alone.regime is Regime.STAGED, preset
         assert apart.assumed
 
 
 def test_nothing_is_invented_where_no_row_was_measured():
-    board = Host.of(presets.machine("hgx-h100", "node"), first(8))
+    board = Host.of(presets.preset_machine("hgx-h100", "node"), first(8))
     with pytest.raises(NotModelled):
         estimate([board], algorithm=Algorithm.TREE)
     with pytest.raises(NotModelled):
         estimate(nodes("hgx-h100", 3, 8), algorithm=Algorithm.NVLS)
     with pytest.raises(NotModelled):
-        estimate([Host.of(presets.machine("hgx-a100", "node"), first(8))], algorithm=Algorithm.NVLS)
+        estimate(
+            [Host.of(presets.preset_machine("hgx-a100", "node"), first(8))],
+            algorithm=Algorithm.NVLS,
+        )
 
 
 def test_assumptions_are_listed():
-    guessed = replace(presets.machine("hgx-h100", "node"), knowledge=Knowledge.ASSUMED)
+    guessed = replace(presets.preset_machine("hgx-h100", "node"), knowledge=Knowledge.ASSUMED)
     found = estimate([Host.of(guessed, first(8))])
     assert found is not None
     assert found.assumed == ("links between GPUs, by model and count",)
@@ -259,7 +368,7 @@ def test_assumptions_are_listed():
 
 def test_unknown_nics_widen_the_range_downwards():
     named = estimate(nodes("hgx-h100", 4, 8))
-    board = NICs(number=8, speed=None).of(presets.machine("hgx-h100", "node"))
+    board = NICs(number=8, speed=None).of(presets.preset_machine("hgx-h100", "node"))
     guessed = estimate([Host.of(replace(board, name=f"{node}"), first(8)) for node in range(4)])
     assert named is not None
     assert guessed is not None
@@ -271,7 +380,7 @@ def test_unknown_nics_widen_the_range_downwards():
 
 # ---------------------------------------------------------------- laws
 
-boards = st.sampled_from([name for name in presets.names() if "pcie" not in name])
+boards = st.sampled_from([name for name in presets.preset_names() if "pcie" not in name])
 
 
 @given(
@@ -286,7 +395,7 @@ boards = st.sampled_from([name for name in presets.names() if "pcie" not in name
 @example("dgx-1-v100", 2, 1, (4, 3.125), None)  # as many NICs as the machine has, near its GPUs
 @settings(max_examples=2 * settings.default.max_examples)
 def test_no_forecast_is_above_the_nics_or_above_one_host(preset, many, gpus, cards, algorithm):
-    gpus = min(gpus, len(presets.machine(preset, "x").gpus))
+    gpus = min(gpus, len(presets.preset_machine(preset, "x").gpus))
     nics, speed = cards
     hosts = nodes(preset, many, gpus, nics=nics, speed=speed)
     ranks = many * gpus
@@ -314,7 +423,7 @@ def test_no_forecast_is_above_the_nics_or_above_one_host(preset, many, gpus, car
 
 @given(boards, st.integers(2, 6), st.integers(1, 8), st.sampled_from([1, 2, 4, 8, 16]))
 def test_more_or_faster_nics_and_fewer_hosts_never_lower_the_point(preset, many, gpus, nics):
-    gpus = min(gpus, len(presets.machine(preset, "x").gpus))
+    gpus = min(gpus, len(presets.preset_machine(preset, "x").gpus))
     before = point(nodes(preset, many, gpus, nics=nics, speed=25.0))
     assert point(nodes(preset, many, gpus, nics=nics, speed=50.0)) >= before
     assert point(nodes(preset, many, gpus, nics=2 * nics, speed=25.0)) >= before
@@ -324,9 +433,9 @@ def test_more_or_faster_nics_and_fewer_hosts_never_lower_the_point(preset, many,
         assert fewer >= before * (1 - 1e-9)
 
 
-@given(st.sampled_from(presets.names()), st.data())
+@given(st.sampled_from(presets.preset_names()), st.data())
 def test_names_and_the_order_of_gpus_do_not_matter(preset, data):
-    board = presets.machine(preset, "node")
+    board = presets.preset_machine(preset, "node")
     size = len(board.gpus)
     chosen = data.draw(st.sets(st.integers(0, size - 1), min_size=2))
     order = data.draw(st.permutations(range(size)))
@@ -392,6 +501,12 @@ def test_every_instance_type_is_a_preset_with_nics():
 # ---------------------------------------------------------------- how far it holds
 
 
+@pytest.fixture(scope="module")
+def healthy():
+    """The healthy rows, each forecast without its source."""
+    return [one for one in fidelity.tried(fidelity.rows()[0]) if one.row.healthy]
+
+
 def test_the_constants_are_those_that_the_rows_give():
     fitted = fidelity.fit(fidelity.rows()[0])
     for key in fidelity._SIMPLE:
@@ -400,24 +515,35 @@ def test_the_constants_are_those_that_the_rows_give():
     assert dict(fitted.latency) == dict(fidelity.FITTED.latency)
 
 
-def test_rows_left_out_of_the_fit_are_forecast_within_the_bars():
-    every = fidelity.tried(fidelity.rows()[0])
-    healthy = [one for one in every if one.row.healthy]
-    errors = fidelity.absolute(healthy)
-    assert fidelity.quantile(errors, 0.5) <= 0.04
-    assert fidelity.quantile(errors, 0.9) <= 0.15
-    assert fidelity.spearman(healthy) >= 0.97
+@pytest.mark.parametrize(
+    ("kind", "median", "most", "width"),
+    [("tuned", 0.03, 0.15, 1.2), ("posted", 0.06, 0.25, 1.6)],
+)
+def test_rows_left_out_of_the_fit_are_forecast_within_the_bars(healthy, kind, median, most, width):
+    rows = [one for one in fidelity.counted(healthy) if one.row.kind == kind]
+    assert len(rows) >= 30
+    assert fidelity.quantile(fidelity.absolute(rows), 0.5) <= median
+    assert fidelity.quantile(fidelity.absolute(rows), 0.9) <= most
+    assert fidelity.spearman(rows) >= 0.97
+    assert sum(one.inside for one in rows) >= 0.8 * len(rows)
+    assert fidelity.width(rows) <= width
+
+
+def test_no_class_of_rows_is_forecast_too_high_or_too_low(healthy):
+    errors = defaultdict(list)
+    for one in fidelity.counted(healthy):
+        errors[one.row.case].append(one.error)
+    judged = {case: some for case, some in errors.items() if len(some) >= 5}
+    assert len(judged) >= 6
+    for case, some in judged.items():
+        assert abs(statistics.median(some)) <= 0.05, case
+
+
+def test_pairs_of_a_source_are_ordered_as_measured(healthy):
     order = fidelity.order(healthy)
     pairs = order.right + order.wrong + order.ties
     assert order.wrong <= 0.02 * pairs
     assert order.ties <= 0.05 * pairs
-    assert sum(one.inside for one in healthy) >= 0.75 * len(healthy)
-    for kind in {one.row.kind for one in healthy}:
-        some = [one.error for one in healthy if one.row.kind == kind]
-        if len(some) >= fidelity.LEAST:
-            assert abs(sum(some) / len(some)) <= 0.08, kind
-    for what, (regimes, widest) in fidelity.WIDTHS.items():
-        assert fidelity.width(healthy, regimes) <= widest, what
 
 
 def test_the_page_says_what_the_model_gives():

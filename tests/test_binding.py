@@ -23,15 +23,15 @@ from arena_topo.job import BindingChoice, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Binding, Guarantee, Manifest, Mechanisms
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.claims import claims_of
-from arena_topo.manifests.pinning import (
+from arena_topo.manifests.pins import (
     dropped,
-    gated,
-    placed,
     unplaced,
     waits_at_gate,
+    with_gates,
+    with_pins,
     worker_patch,
 )
-from arena_topo.manifests.render import plan
+from arena_topo.manifests.render import build_plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import (
@@ -45,7 +45,6 @@ from arena_topo.topology import (
     gpu_set,
 )
 
-HERE = Path(__file__).parent
 V2BETA1, V1, V1ALPHA1 = ApiVersion.V2BETA1, ApiVersion.V1, ApiVersion.V1ALPHA1
 DRIVER = "gpu.nvidia.com"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -121,7 +120,7 @@ DRIVEN = a_cluster(a_driven_node(1), a_driven_node(2))
 def rendered(job: MPIJob, api: ApiVersion = V2BETA1, cluster: Cluster | None = None) -> Manifest:
     """The MPIJob of a job as it waits: nothing pins it."""
     said = {"namespace": "team-a", "owner": "USER", "files": {}, "waiting": "no room"}
-    return plan(job, api=api, cluster=cluster, **said).objects[0]
+    return build_plan(job, api=api, cluster=cluster, **said).objects[0]
 
 
 def worker_of(mpijob: Manifest) -> Manifest:
@@ -370,7 +369,7 @@ def test_gpus_of_a_driver_need_claims_unless_its_class_has_an_extended_resource(
     assert (found.name, found.guarantee, found.inject) == (choice, Guarantee.NODE, False)
     waiting = rendered(a_job(workers=4), cluster=DRIVEN)
     assert asked_of(waiting) == {DRIVER: "2"}
-    assert asked_of(placed(waiting, CLAIMED, found)) == {"nvidia.com/gpu": "2"}
+    assert asked_of(with_pins(waiting, CLAIMED, found)) == {"nvidia.com/gpu": "2"}
 
 
 def test_a_worker_that_takes_its_whole_node_gets_its_gpus_as_an_extended_resource_too():
@@ -429,7 +428,7 @@ def test_a_driver_without_uuids_gets_no_claims():
 def test_a_gang_that_the_scheduler_holds_back_has_a_group_of_its_name_and_size():
     found = claiming(by=replace(POLICIES, gang=True), gang=True)
     assert found.gang
-    mpijob = placed(rendered(a_job(workers=4, gang=True)), CLAIMED, found)
+    mpijob = with_pins(rendered(a_job(workers=4, gang=True)), CLAIMED, found)
     assert worker_of(mpijob)["metadata"]["labels"]["arena-topo.io/gang"] == "true"
     workload, group, *claims = claims_of(mpijob, CLAIMED, found, DRIVEN)
     assert [one["metadata"]["name"] for one in claims] == [
@@ -465,7 +464,7 @@ def by_policy(mpijob: Manifest, index: int) -> tuple[str, str]:
 @pytest.mark.parametrize("name", ["admission", "claims"])
 @pytest.mark.parametrize("api", [V1, V2BETA1])
 def test_the_policy_finds_each_workers_node_and_gpus_in_the_template(name: str, api: ApiVersion):
-    template = placed(rendered(a_job(), api), APART, BINDINGS[name])
+    template = with_pins(rendered(a_job(), api), APART, BINDINGS[name])
     assert by_policy(template, 0) == ("a", "0,3")
     assert by_policy(template, 1) == ("b", "1,2")
     worker = worker_of(template)
@@ -475,7 +474,7 @@ def test_the_policy_finds_each_workers_node_and_gpus_in_the_template(name: str, 
 
 
 def test_patched_workers_have_the_gate_and_no_label_of_a_policy():
-    worker = worker_of(placed(rendered(a_job()), APART, BINDINGS["gates"]))
+    worker = worker_of(with_pins(rendered(a_job()), APART, BINDINGS["gates"]))
     assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
     assert "arena-topo.io/placement" not in worker["metadata"]["annotations"]
     assert "arena-topo.io/inline-placement" not in worker["metadata"]["labels"]
@@ -483,14 +482,14 @@ def test_patched_workers_have_the_gate_and_no_label_of_a_policy():
 
 def test_the_launcher_never_waits_at_a_gate_and_claims_nothing():
     for binding in BINDINGS.values():
-        mpijob = placed(rendered(a_job()), PAIR, binding)
+        mpijob = with_pins(rendered(a_job()), PAIR, binding)
         spec = mpijob["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
         assert spec == rendered(a_job())["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
 
 
 def test_workers_of_a_job_started_by_another_system_wait_at_the_gate_for_a_patch():
     bare = rendered(a_job())
-    held = gated(bare, effects=["NoSchedule"])
+    held = with_gates(bare, effects=["NoSchedule"])
     worker = worker_of(held)
     assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
     notes = worker["metadata"]["annotations"]
@@ -500,14 +499,16 @@ def test_workers_of_a_job_started_by_another_system_wait_at_the_gate_for_a_patch
     assert worker["spec"]["tolerations"] == [
         {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
     ]
-    assert gated(held, effects=["NoSchedule"]) == held
+    assert with_gates(held, effects=["NoSchedule"]) == held
     assert unplaced(held) == bare
-    assert placed(held, APART, BINDINGS["admission"]) == placed(bare, APART, BINDINGS["admission"])
+    assert with_pins(held, APART, BINDINGS["admission"]) == with_pins(
+        bare, APART, BINDINGS["admission"]
+    )
 
 
 def test_a_job_started_by_another_system_on_nodes_of_a_driver_gets_its_claims_later():
     """No pod may ask for GPUs under the name of a driver: the server would refuse it."""
-    worker = worker_of(gated(rendered(a_job(), cluster=DRIVEN)))
+    worker = worker_of(with_gates(rendered(a_job(), cluster=DRIVEN)))
     assert worker["metadata"]["labels"]["arena-topo.io/claims"] == "per-worker"
     assert worker["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpus"}]}
 
@@ -524,13 +525,13 @@ def test_a_job_started_by_another_system_on_nodes_of_a_driver_gets_its_claims_la
 def test_a_map_that_would_stop_the_operator_half_way_is_never_sent(placement: Placement, why: str):
     for api in ApiVersion:
         with pytest.raises(ArenaError) as caught:
-            placed(rendered_any(a_job(), api), placement, BINDINGS["template"])
+            with_pins(rendered_any(a_job(), api), placement, BINDINGS["template"])
         assert why in str(caught.value.why)
 
 
 def rendered_any(job: MPIJob, api: ApiVersion) -> Manifest:
     """As `rendered`; v1alpha1 cannot wait."""
-    made = plan(job, namespace="team-a", api=api, owner="USER", files={})
+    made = build_plan(job, namespace="team-a", api=api, owner="USER", files={})
     return made.objects[0]
 
 
@@ -614,12 +615,12 @@ def test_what_is_pinned_comes_off_again_and_leaves_the_job_as_it_was(
     mpijob: Manifest, binding: str, placement: str, kept: set[str], hcas: tuple[str, ...]
 ):
     before = copy.deepcopy(mpijob)
-    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept, hcas=hcas)
+    pinned = with_pins(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept, hcas=hcas)
     assert mpijob == before
     assert unplaced(pinned) == mpijob
     assert unplaced(unplaced(pinned)) == mpijob
     assert unplaced(mpijob) == mpijob
-    assert gated(pinned) == gated(mpijob)
+    assert with_gates(pinned) == with_gates(mpijob)
 
 
 @given(
@@ -631,7 +632,7 @@ def test_pins_come_off_the_one_template_of_v1alpha1_too(
     mpijob: Manifest, placement: str, kept: set[str]
 ):
     binding = replace(BINDINGS["template"], inject=False)
-    assert unplaced(placed(mpijob, PLACEMENTS[placement], binding, effects=kept)) == mpijob
+    assert unplaced(with_pins(mpijob, PLACEMENTS[placement], binding, effects=kept)) == mpijob
 
 
 @given(
@@ -644,16 +645,16 @@ def test_pins_come_off_the_one_template_of_v1alpha1_too(
 def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
     mpijob: Manifest, first: str, then: str, one: str, other: str
 ):
-    elsewhere = placed(mpijob, PLACEMENTS[one], BINDINGS[first], effects=["NoSchedule"])
-    fresh = placed(mpijob, PLACEMENTS[other], BINDINGS[then])
-    assert placed(unplaced(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
-    assert placed(elsewhere, PLACEMENTS[other], BINDINGS[then]) == fresh
+    elsewhere = with_pins(mpijob, PLACEMENTS[one], BINDINGS[first], effects=["NoSchedule"])
+    fresh = with_pins(mpijob, PLACEMENTS[other], BINDINGS[then])
+    assert with_pins(unplaced(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
+    assert with_pins(elsewhere, PLACEMENTS[other], BINDINGS[then]) == fresh
 
 
 @pytest.mark.parametrize("binding", sorted(BINDINGS))
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, placement: str):
-    pinned = placed(
+    pinned = with_pins(
         rendered(a_job()),
         PLACEMENTS[placement],
         BINDINGS[binding],
@@ -669,7 +670,7 @@ def test_a_job_that_waited_requests_the_gpu_resource_of_its_nodes():
     waiting = rendered(job, cluster=a_cluster(a_node("c")))
     assert asked_of(waiting) == {"nvidia.com/gpu": "2", "cpu": "4"}
     for offered in (POLICIES, NOTHING):
-        pinned = placed(waiting, APART, bound(APART, *nodes, by=offered))
+        pinned = with_pins(waiting, APART, bound(APART, *nodes, by=offered))
         assert asked_of(pinned) == {"aliyun.com/gpu": "2", "cpu": "4"}
         assert unplaced(pinned) == waiting
 
@@ -690,99 +691,27 @@ def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins(binding: str):
         return mpijob
 
     bare = rendered(a_job())
-    pinned = placed(bare, APART, BINDINGS[binding], effects=["NoSchedule"], hcas=("mlx5_0",))
+    pinned = with_pins(bare, APART, BINDINGS[binding], effects=["NoSchedule"], hcas=("mlx5_0",))
     assert unplaced(admitted(pinned)) == admitted(bare)
-
-
-def older(mpijob: Manifest, **pins: Any) -> Manifest:
-    """A job as an older client pinned it to nodes: it noted nothing."""
-    pinned = copy.deepcopy(mpijob)
-    template = worker_of(pinned)
-    template["spec"] |= pins
-    template["metadata"]["annotations"] |= {
-        "arena-topo.io/format": "v1",
-        "arena-topo.io/guarantee": "node",
-    }
-    return pinned
-
-
-OLDER_NODES = {
-    "nodeAffinity": {
-        REQUIRED: {
-            "nodeSelectorTerms": [
-                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-                for node in "ab"
-            ]
-        }
-    }
-}
-OLDER_APART = {
-    "podAntiAffinity": {
-        REQUIRED: [
-            {
-                "topologyKey": "kubernetes.io/hostname",
-                "labelSelector": {"matchLabels": {"gpu-topology": "train"}},
-            }
-        ]
-    }
-}
-OLDER_EVEN = {
-    "maxSkew": 1,
-    "topologyKey": "kubernetes.io/hostname",
-    "whenUnsatisfiable": "DoNotSchedule",
-    "labelSelector": {"matchLabels": {"gpu-topology": "train"}},
-}
-
-
-@pytest.mark.parametrize(
-    "pins",
-    [
-        {"affinity": OLDER_NODES},
-        {"affinity": OLDER_NODES | OLDER_APART},
-        {"affinity": OLDER_NODES, "topologySpreadConstraints": [OLDER_EVEN]},
-    ],
-)
-def test_pins_that_an_older_client_wrote_without_a_note_come_off(pins: Manifest):
-    bare = rendered(a_job())
-    assert unplaced(older(bare, **pins)) == bare
-
-
-def test_pins_that_the_version_before_wrote_come_off():
-    """Each job is there without its pins and with them, as a queue and a server have left it."""
-    jobs = json.loads((HERE / "pins" / "written-before.json").read_text(encoding="utf-8"))
-    assert {one["before"]["apiVersion"] for one in jobs} == {
-        f"kubeflow.org/{api}" for api in ApiVersion
-    }
-    for one in jobs:
-        assert unplaced(one["pinned"]) == one["before"]
-
-
-def test_a_note_names_fields_by_the_paths_that_older_clients_read():
-    pinned = placed(rendered(a_job()), APART, BINDINGS["template"])
-    noted = worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"]
-    assert set(json.loads(noted)) == {
-        "Worker/spec/affinity",
-        "Worker/spec/topologySpreadConstraints",
-    }
 
 
 @pytest.mark.parametrize("forged", ["", "[", "[" * 100_000, "3"])
 def test_a_note_that_cannot_be_read_leaves_no_pin(forged: str):
-    pinned = placed(rendered(a_job()), APART, BINDINGS["template"])
+    pinned = with_pins(rendered(a_job()), APART, BINDINGS["template"])
     worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"] = forged
     assert unplaced(pinned) == rendered(a_job())
 
 
 @pytest.mark.parametrize("forged", ['{"image": "evil"}', '{"containers": []}'])
 def test_a_note_brings_nothing_into_a_job_but_fields_of_pins(forged: str):
-    pinned = placed(rendered(a_job()), APART, BINDINGS["admission"])
+    pinned = with_pins(rendered(a_job()), APART, BINDINGS["admission"])
     worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"] = forged
     assert unplaced(pinned) == rendered(a_job())
 
 
 def test_of_a_variable_that_a_job_sets_and_a_pin_writes_the_pin_counts():
     job = a_job(env="NVIDIA_VISIBLE_DEVICES=all")
-    pinned = placed(rendered(job), APART, replace(BINDINGS["admission"], inject=True))
+    pinned = with_pins(rendered(job), APART, replace(BINDINGS["admission"], inject=True))
     env = worker_of(pinned)["spec"]["containers"][0]["env"]
     found = [one for one in env if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
     assert ["value" in one for one in found] == [True, False]
@@ -794,7 +723,7 @@ def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
     worker_of(mpijob)["spec"]["affinity"] = {
         "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL]}}
     }
-    pinned = worker_of(placed(mpijob, APART, BINDINGS["template"]))
+    pinned = worker_of(with_pins(mpijob, APART, BINDINGS["template"]))
     terms = pinned["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [one["matchExpressions"] for one in terms] == [IN_POOL["matchExpressions"]] * 2
     assert [one["matchFields"][0]["values"] for one in terms] == [["a"], ["b"]]
@@ -810,7 +739,7 @@ def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
     ],
 )
 def test_pins_that_a_server_has_pruned_are_named(binding: str, field: str):
-    sent = placed(rendered(a_job()), APART, BINDINGS[binding])
+    sent = with_pins(rendered(a_job()), APART, BINDINGS[binding])
     assert dropped(sent, with_defaults(sent)) == ()
     pruned = copy.deepcopy(sent)
     del worker_of(pruned)["spec"][field]
@@ -818,7 +747,7 @@ def test_pins_that_a_server_has_pruned_are_named(binding: str, field: str):
 
 
 def test_gates_and_claims_of_others_do_not_make_up_for_ours():
-    sent = placed(rendered(a_job()), APART, BINDINGS["gates"])
+    sent = with_pins(rendered(a_job()), APART, BINDINGS["gates"])
     other = copy.deepcopy(sent)
     worker_of(other)["spec"]["schedulingGates"] = [{"name": "other"}]
     assert dropped(sent, other) == ("schedulingGates",)
@@ -836,7 +765,7 @@ def server(tmp_path: Path) -> Iterator[tuple[FakeApi, Connection]]:
 
 
 def a_worker(**spec: Any) -> Manifest:
-    template = worker_of(placed(rendered(a_job()), APART, BINDINGS["gates"]))
+    template = worker_of(with_pins(rendered(a_job()), APART, BINDINGS["gates"]))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -929,7 +858,7 @@ def test_a_worker_that_is_past_its_gate_is_not_patched():
 def test_kept_nodes_taint_reaches_workers_of_every_binding():
     kept = a_node("a", dedicated=True, taints=(Taint(key="arena-topo.io/topology"),))
     for offered in (POLICIES, replace(NOTHING, patches=True), NOTHING):
-        made = plan(
+        made = build_plan(
             a_job(),
             namespace="team-a",
             api=V2BETA1,
@@ -943,7 +872,7 @@ def test_kept_nodes_taint_reaches_workers_of_every_binding():
 
 
 def test_the_printed_plan_holds_the_claims_that_its_workers_take():
-    made = plan(
+    made = build_plan(
         a_job(workers=4),
         namespace="team-a",
         api=V2BETA1,

@@ -10,9 +10,10 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.cli import catalogue
-from arena_topo.cli.options import GLOBAL_PANEL, declared_flags, environment
-from arena_topo.cli.root import tree
-from arena_topo.flag import KINDS, spelling
+from arena_topo.cli.options import flag_variables
+from arena_topo.cli.parameters import GLOBAL_PANEL
+from arena_topo.cli.root import command_tree
+from arena_topo.flag import COMPLETION_KINDS
 from arena_topo.job import MPIJob
 
 _SPELLING = re.compile(r"-|/$")
@@ -20,7 +21,7 @@ _SPELLING = re.compile(r"-|/$")
 ALL = {command.path: command for command in catalogue.commands()}
 
 
-def option(path: tuple[str, ...], name: str) -> catalogue.Option:
+def option(path: tuple[str, ...], name: str) -> catalogue.CatalogueOption:
     return next(one for one in ALL[path].options if name in one.names)
 
 
@@ -33,15 +34,11 @@ def test_what_a_flag_needs_or_excludes_is_something_that_a_command_with_it_has()
     asked: set[tuple[str, str]] = set()
     met: set[tuple[str, str]] = set()
     for path in [one for one in ALL if not ALL[one].commands]:
-        command = reduce(lambda group, word: group.commands[word], path, tree())
-        flags = declared_flags(command)
-        words = {spelling(name, flag) for name, (flag, _) in flags.items()}
-        words |= {
-            one.metavar.strip("[].") for one in command.params if one.param_type_name == "argument"
-        }
-        for name, (flag, _) in flags.items():
-            others = [*flag.excludes, *(word for one in flag.needs for word in one.split(" or "))]
-            pairs = {(spelling(name, flag), other) for other in others}
+        command = reduce(lambda group, word: group.commands[word], path, command_tree())
+        words = {parameter.long for parameter in command.declaration.parameters}
+        for option in command.declaration.options:
+            needs = (word for need in option.flag.needs for word in need.split(" or "))
+            pairs = {(option.long, other) for other in (*option.flag.excludes, *needs)}
             asked |= pairs
             met |= {pair for pair in pairs if pair[1].partition(" ")[0] in words}
     assert asked == met
@@ -88,8 +85,8 @@ def test_what_is_completed_is_one_of_the_kinds():
         for one in (*command.options, *command.arguments)
         for kind in one.completes.split()
     }
-    assert said <= KINDS
-    assert KINDS - said == set()
+    assert said <= COMPLETION_KINDS
+    assert COMPLETION_KINDS - said == set()
 
 
 def test_words_say_what_they_are():
@@ -136,11 +133,11 @@ def test_flags_say_what_they_are():
 
 def test_every_choice_is_one_that_the_parser_takes():
     for path, command in ALL.items():
-        made = reduce(lambda group, name: group.commands[name], path, tree())
-        params = {name: param for param in made.params for name in param.opts}
+        made = reduce(lambda group, name: group.commands[name], path, command_tree())
+        options = {name: each for each in made.declaration.options for name in each.spellings}
         for one in command.options:
             for choice in one.choices:
-                assert params[one.names[0]].type.convert(choice, None, None)
+                assert options[one.names[0]].parse(choice)
 
 
 def test_global_flags_are_last_and_the_same_everywhere():
@@ -156,7 +153,7 @@ def test_global_flags_are_last_and_the_same_everywhere():
 
 
 def test_flags_of_jobs_have_their_variables():
-    for field, variables in environment(MPIJob).items():
+    for field, variables in flag_variables(MPIJob).items():
         names = {name for one in ALL[("submit", "mpi")].options for name in one.variables}
         assert set(variables) <= names, field
 

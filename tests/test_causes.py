@@ -9,9 +9,9 @@ import pytest
 from job_shapes import CREATED, NOW, SUSPENDED, mpijob, ours
 
 from arena_topo.engines.kubernetes.mpijob import job_status
-from arena_topo.jobs.view import job as job_screen
-from arena_topo.manifests import FORECAST, FORMAT, Forecast
-from arena_topo.manifests.annotations import annotated, recorded
+from arena_topo.jobs.view import job_text as job_screen
+from arena_topo.manifests import FORECAST, FORMAT_ANNOTATION, PlacementForecast
+from arena_topo.manifests.annotations import annotated, recorded_placement
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 
 SHORT = because(
@@ -20,12 +20,12 @@ SHORT = because(
 
 
 def stored(cause: Cause) -> dict[str, Any]:
-    return annotated(mpijob(CREATED, SUSPENDED), Forecast(state="waiting", cause=cause))
+    return annotated(mpijob(CREATED, SUSPENDED), PlacementForecast(state="waiting", cause=cause))
 
 
 def told(forecast: dict[str, Any]) -> Cause | None:
     notes = ours("waiting") | {FORECAST: json.dumps(forecast)}
-    found = recorded(mpijob(CREATED, SUSPENDED, notes=notes))
+    found = recorded_placement(mpijob(CREATED, SUSPENDED, notes=notes))
     assert found is not None
     return found.cause
 
@@ -33,7 +33,7 @@ def told(forecast: dict[str, Any]) -> Cause | None:
 @pytest.mark.parametrize("code", CauseCode)
 def test_every_cause_is_read_back_as_it_was_recorded(code: CauseCode) -> None:
     cause = SHORT if code is CauseCode.QUOTA else because(code, text="as somebody says it")
-    found = recorded(stored(cause))
+    found = recorded_placement(stored(cause))
     assert found is not None
     assert found.cause == cause
     assert found.reason == str(cause)
@@ -43,7 +43,7 @@ def test_a_version_that_does_not_know_a_code_shows_the_sentence_beside_it() -> N
     notes = stored(SHORT)["metadata"]["annotations"]
     sentence = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
     assert json.loads(notes[FORECAST])["reason"] == sentence
-    assert notes[FORMAT] == "v1"
+    assert notes[FORMAT_ANNOTATION] == "v1"
     assert told({"reason": "2 GPUs are missing"}) == in_words("2 GPUs are missing")
 
 
@@ -64,7 +64,7 @@ def test_a_code_of_a_newer_version_is_shown_by_its_sentence_or_with_its_paramete
 
 
 def test_a_cause_that_lacks_a_parameter_is_still_a_sentence() -> None:
-    assert str(told({"cause": {"code": "node-lost", "node": "a"}})) == "node a is ?"
+    assert str(told({"cause": {"code": "node-lost", "node": "a"}})) == "node a was lost: ?"
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, [], {"code": 3}, {"no": "code"}, "text"])

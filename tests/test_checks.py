@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_resources import rfc3339
+from plain_text import plain
 
 from arena_topo import cli, layout
 from arena_topo.admin import view as shown
-from arena_topo.admin.checks import Finding, Outcome, Report
+from arena_topo.admin.checks import CheckReport, CheckResult, Prerequisite
 from arena_topo.admin.inspection import Inspection
-from arena_topo.admin.inspection import Outcome as Seen
+from arena_topo.admin.inspection import InspectionResult as Seen
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.machines import publishing
-from arena_topo.manifests import Forecast, install
+from arena_topo.manifests import PlacementForecast, install
 from arena_topo.manifests.install import Installation
-from arena_topo.reasons.drift import Device, Sight
+from arena_topo.reasons.drift import SeenDevice, WorkerGpus
 from arena_topo.topology import TAINT, published
 
 SYSTEM = install.SYSTEM
@@ -30,7 +31,7 @@ FIX = "arena-topo install --image IMAGE | kubectl apply -f -"
 def api(tmp_path, monkeypatch):
     """A cluster with an operator, a node with published links, and all that is installed."""
     fake = FakeApi()
-    for one in install.objects(Installation(image="any")):
+    for one in install.installation_objects(Installation(image="any")):
         fake.add(one)
     fake.add(operator())
     fake.add(node("n1"))
@@ -226,6 +227,14 @@ def mixed(api: FakeApi) -> None:
     )
 
 
+def broken_gpus(api: FakeApi) -> None:
+    api.add(node("n2"))
+    api.add(topology("n2"))
+    for name, offered in (("n1", "6"), ("n2", "0")):
+        with of(api, "Node", name, "") as one:
+            one["status"]["allocatable"] = {"nvidia.com/gpu": offered}
+
+
 def restricted(api: FakeApi) -> None:
     with of(api, "Namespace", "team-a", "") as one:
         one["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -301,6 +310,13 @@ def restricted(api: FakeApi) -> None:
             "warn",
             "pods that arena-topo did not place use GPUs of node n1",
             "kubectl get pods -A -o wide --field-selector spec.nodeName=n1",
+        ),
+        (
+            broken_gpus,
+            "GPU health",
+            "warn",
+            "no job gets the unhealthy GPUs of 2 nodes: 2 of n1, 8 of n2",
+            "arena-topo top node -d n1; kubectl describe node n1",
         ),
         (
             restricted,
@@ -496,23 +512,25 @@ def test_without_a_cluster_there_is_nothing_to_check(check):
 
 # ---------------------------------------------------------------- how it is shown
 
-REPORT = Report(
+REPORT = CheckReport(
     namespace="team-a",
     findings=(
-        Finding(name="mpijobs", outcome=Outcome.OK, found="v2beta1"),
-        Finding(
+        Prerequisite(name="mpijobs", outcome=CheckResult.OK, found="v2beta1"),
+        Prerequisite(
             name="controller",
-            outcome=Outcome.WARN,
+            outcome=CheckResult.WARN,
             found="none: users start their own waiting jobs, with submit --wait or resume",
             fix=FIX,
         ),
-        Finding(name="pod security", outcome=Outcome.FAIL, found="restricted", fix="do something"),
+        Prerequisite(
+            name="pod security", outcome=CheckResult.FAIL, found="restricted", fix="do something"
+        ),
     ),
 )
 
 
 def test_a_report_is_a_table_with_the_way_out_below_each_row():
-    assert shown.report(REPORT) == (
+    assert plain(shown.report(REPORT)) == (
         "CHECK         RESULT  FOUND\n"
         "mpijobs       ok      v2beta1\n"
         "controller    warn    none: users start their own waiting jobs, with submit --wait or"
@@ -531,16 +549,16 @@ def test_on_a_narrow_terminal_sentences_are_wrapped_and_command_lines_are_not():
 
 def test_a_report_passes_unless_something_fails():
     assert not REPORT.passed
-    assert Report(namespace="a", findings=REPORT.findings[:2]).passed
+    assert CheckReport(namespace="a", findings=REPORT.findings[:2]).passed
     assert shown.report_value(REPORT)["passed"] is False
 
 
 # ---------------------------------------------------------------- check JOB
 
 
-def sight(worker: int, *uuids: str, trouble: str | None = None) -> Sight:
-    seen = tuple(Device(index=at, name="V100", uuid=one) for at, one in enumerate(uuids))
-    return Sight(
+def sight(worker: int, *uuids: str, trouble: str | None = None) -> WorkerGpus:
+    seen = tuple(SeenDevice(index=at, name="V100", uuid=one) for at, one in enumerate(uuids))
+    return WorkerGpus(
         worker=worker,
         pod=f"demo-worker-{worker}",
         node="n1",
@@ -551,7 +569,7 @@ def sight(worker: int, *uuids: str, trouble: str | None = None) -> Sight:
     )
 
 
-def inspected(*sights: Sight, guarantee: str = "gpus") -> Inspection:
+def inspected(*sights: WorkerGpus, guarantee: str = "gpus") -> Inspection:
     status = JobStatus(
         uid="u",
         name="demo",
@@ -559,7 +577,7 @@ def inspected(*sights: Sight, guarantee: str = "gpus") -> Inspection:
         phase=Phase.RUNNING,
         created=0.0,
         instances=(Instance(name="demo-worker-0", status="Running", created=0.0),),
-        forecast=Forecast(state="placed", guarantee=guarantee),
+        forecast=PlacementForecast(state="placed", guarantee=guarantee),
     )
     return Inspection(status=status, differences=(), sights=sights)
 
@@ -573,7 +591,7 @@ SEEN = (
 
 
 def test_visible_gpus_are_shown_beside_planned_gpus():
-    assert shown.inspection(inspected(*SEEN)) == (
+    assert plain(shown.inspection(inspected(*SEEN))) == (
         "WORKER         NODE  PLANNED  RESULT   SEES\n"
         "demo-worker-0  n1    0,1      ok       GPU-00000000, GPU-00000000\n"
         "demo-worker-1  n1    2,3      differs  GPU-00000001, GPU-00000009\n"
@@ -593,7 +611,7 @@ def test_other_gpus_are_a_fault_only_where_these_were_guaranteed():
 
 
 def test_an_inspection_as_json_has_the_uuids_whole():
-    value = json.loads(layout.to_json(shown.inspection_value(inspected(SEEN[1]))))
+    value = json.loads(layout.go_json(shown.inspection_value(inspected(SEEN[1]))))
     assert value["workers"][0]["plannedUUIDs"] == ["GPU-00000001-a", "GPU-00000001-b"]
     assert value["workers"][0]["seen"][1] == {"index": 1, "name": "V100", "uuid": "GPU-00000009-b"}
     assert (value["passed"], value["workers"][0]["result"]) == (False, "differs")

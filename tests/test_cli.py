@@ -14,7 +14,7 @@ import pytest
 from replacing import replace
 
 from arena_topo import cli
-from arena_topo.engines import Event, Instance, JobStatus, Phase, opening, waiting
+from arena_topo.engines import Event, Instance, JobStatus, Phase, engine_choice, goals
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, JobNotFound
 from arena_topo.manifests import Mechanisms
 from arena_topo.manifests.versions import ApiVersion
@@ -41,7 +41,7 @@ class FakeBackend:
     queue = None
 
     def __init__(self, free=range(8)):
-        machine = presets.machine("dgx-1-v100", "dgx-0")
+        machine = presets.preset_machine("dgx-1-v100", "dgx-0")
         node = Node(name=NodeName("dgx-0"), machine=machine, free=gpu_set(free))
         self.nodes = (node,)
         self.known = {}
@@ -147,7 +147,7 @@ class FakeBackend:
 def world(monkeypatch):
     """The program with its engine replaced by a cluster in memory, at five past seven."""
     fake = FakeBackend()
-    monkeypatch.setattr(opening, "open_backend", lambda _options, **_more: fake)
+    monkeypatch.setattr(engine_choice, "open_backend", lambda _options, **_more: fake)
     monkeypatch.setattr(time, "time", lambda: CREATED + 5)
     time.tzset()
     return fake
@@ -218,7 +218,7 @@ def test_a_gang_that_never_fits_ends_with_5_and_nothing_is_created(arena, world)
     assert err == (
         "note: a ConfigMap made no sense\n"
         "error: 9 workers x 1 GPU can never be placed on this cluster\n"
-        "  why:  1 node (dgx-0): room for some of the workers, not for all\n"
+        "  why:  1 node (dgx-0): room for some workers, and nowhere for the rest\n"
         "  try:  fits now with --workers 8\n"
     )
     assert not world.known
@@ -394,7 +394,7 @@ def test_an_interrupted_wait_says_how_to_come_back(arena, world, monkeypatch):
     def interrupted(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(waiting, "wait", interrupted)
+    monkeypatch.setattr(goals, "wait_for_job", interrupted)
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 130
     assert err.splitlines()[-1] == (
@@ -427,7 +427,7 @@ def test_json_of_a_job_ends_without_a_new_line_as_arenas_does(arena):
     arena("submit", "mpi", *GANG, "c")
     code, out, _err = arena("get", "demo", "-o", "json")
     assert code == 0
-    assert list(json.loads(out))[-2:] == ["reason", "exitCode"]
+    assert list(json.loads(out))[-2:] == ["reservedBy", "exitCode"]
     assert out.endswith("\n}")
 
 
@@ -438,7 +438,7 @@ def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
     assert (code, out) == (1, "")
     assert err == (
         "error: no job ghost in namespace ns1\n"
-        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  try:  arena-topo list -n ns1 shows its jobs, with -A those of all namespaces\n"
         "  arena: Not found training job ghost in namespace ns1,"
         "please use 'arena submit' to create it.\n"
     )
@@ -484,7 +484,7 @@ def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
     assert (code, out) == (1, "")
     assert err == (
         "error: no job ghost in namespace default\n"
-        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  try:  arena-topo list -n default shows its jobs, with -A those of all namespaces\n"
         "  arena: Not found training job ghost in namespace default,"
         "please use 'arena submit' to create it.\n"
     )
@@ -509,7 +509,7 @@ def test_deleting_goes_on_after_a_job_that_is_not_there(arena, world):
     assert (code, out) == (1, "")
     assert err == (
         "error: no job ghost in namespace default\n"
-        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  try:  arena-topo list -n default shows its jobs, with -A those of all namespaces\n"
         "  arena: Not found training job ghost in namespace default,"
         "please use 'arena submit' to create it.\n"
         "The training job demo has been deleted successfully\n"
@@ -547,8 +547,14 @@ def test_only_switches_can_be_negated_and_nothing_is_done_otherwise(words, flag,
 def test_presets_are_listed_and_shown(arena):
     code, out, _err = arena("topology", "presets")
     assert code == 0
-    names = [line.split()[0] for line in out.splitlines()]
-    assert names == ["NAME", *presets.names()]
+    own, sold = out.split("\n\n")
+    assert [line.split()[0] for line in own.splitlines()] == ["NAME", *presets.preset_names()]
+    assert [line.split()[0] for line in sold.splitlines()] == ["INSTANCE", *presets.INSTANCES]
+    code, out, _err = arena("topology", "presets", "-o", "json")
+    assert code == 0
+    known = json.loads(out)
+    assert [item["name"] for item in known["items"]] == list(presets.preset_names())
+    assert all(item["source"] for item in known["instanceTypes"])
     code, out, _err = arena("topology", "show", "hgx-a100-4", "-o", "json")
     assert code == 0
     assert json.loads(out)["links"][0] == ["X", "NV4", "NV4", "NV4"]
@@ -712,7 +718,7 @@ def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch
     def vanished(*_names, **_more):
         raise JobNotFound("demo", "default")
 
-    monkeypatch.setattr(waiting, "wait", vanished)
+    monkeypatch.setattr(goals, "wait_for_job", vanished)
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 1
     assert err.endswith("error: the job demo was deleted while it was waited for\n")
@@ -768,3 +774,43 @@ def test_a_number_of_lines_that_is_read_as_a_namespace_is_told(run):
         "  arena: Not found training job sl in namespace 10,"
         "please use 'arena submit' to create it.\n"
     )
+
+
+# ---------------------------------------------------------------- slips
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        (("wait", "demo", "--for", "sucess"), "succeeded"),
+        (("submit", "mpi", "--pod-shape=fuse", "true"), "fused"),
+        (("list", "--backend", "lcoal"), "local"),
+        (("list", "--status", "failed,RUNING"), "RUNNING"),
+        (("get", "demo", "-o", "jason"), "json"),
+    ],
+)
+def test_a_misspelt_value_is_answered_with_the_one_that_is_meant(arena, line, meant):
+    code, out, err = arena(*line)
+    assert (code, out) == (2, "")
+    assert err.endswith(f"  try:  did you mean {meant}?\n")
+
+
+def test_a_misspelt_variable_is_named_with_the_one_that_is_meant(arena, monkeypatch):
+    monkeypatch.setenv("ARENA_TOPO_BAKEND", "local")
+    monkeypatch.setenv("ARENA_TOPO_GPU_MODEL", "V100")
+    code, _out, err = arena("version")
+    assert (code, err) == (
+        0,
+        (
+            "warning: there is no variable ARENA_TOPO_BAKEND, which is left out; did you mean"
+            " ARENA_TOPO_BACKEND?\n"
+        ),
+    )
+
+
+def test_a_job_that_is_of_another_kind_than_asked_for_is_named(arena):
+    arena("submit", "mpi", *GANG, "c")
+    code, _out, err = arena("get", "demo", "--type", "tfjob")
+    assert code == 1
+    assert "  try:  demo exists as an mpijob: leave out --type, or write --type mpijob\n" in err
+    assert "Not found training job demo" in err

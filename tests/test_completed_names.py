@@ -20,9 +20,9 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli, completion
-from arena_topo.cli.options import Globals
+from arena_topo.cli.options import CommonOptions
 from arena_topo.completion import names
-from arena_topo.engines import Options, opening
+from arena_topo.engines import Options, engine_choice
 from arena_topo.flag import flags_of, spelling
 
 NAMES = ["one", "two", "three"]
@@ -89,7 +89,7 @@ def tab(*words, **more):
 @pytest.fixture
 def patient(monkeypatch):
     """TAB waits for names: on a busy machine they may take more than its one second."""
-    monkeypatch.setattr(names, "LIMIT", 60.0)
+    monkeypatch.setattr(names, "TAB_TIMEOUT", 60.0)
 
 
 def forgotten(api, name):
@@ -176,7 +176,7 @@ def test_nodes_and_claims_are_offered_once_they_were_shown(cluster):
 
 
 def test_who_calls_functions_leaves_no_names(cluster, tmp_path):
-    backend = opening.open_backend(Options(kubeconfig=str(tmp_path / "config")))
+    backend = engine_choice.open_backend(Options(kubeconfig=str(tmp_path / "config")))
     assert backend.jobs(None) == ()
     del cluster
     assert not folder().exists()
@@ -289,12 +289,14 @@ def test_a_namespace_of_a_job_file_is_nobody_elses(cluster, tmp_path):
 
 
 def test_the_flags_that_decide_are_flags_of_the_program():
-    assert {spelling(name, flag)[2:] for name, flag in flags_of(Globals).items()} >= names.FLAGS
+    assert {
+        spelling(name, flag)[2:] for name, flag in flags_of(CommonOptions).items()
+    } >= names.FLAGS
 
 
 def test_pods_of_two_clusters_are_not_mixed_up():
     hosts = ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.2"})
-    assert len({names.key([], dict(os.environ) | one) for one in hosts}) == len(hosts)
+    assert len({names.context_key([], dict(os.environ) | one) for one in hosts}) == len(hosts)
 
 
 @pytest.mark.parametrize("home", [None, "", "/proc/no/such"])
@@ -482,13 +484,15 @@ def test_many_contexts_leave_few_files_and_none_has_the_names_of_another(tmp_pat
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     known = {}
     for number in range(1000):
-        cache = names.Cache(f"context {number}", environ)
+        cache = names.NameCache(f"context {number}", environ)
         assert cache.names("nodes") == {}
         cache.put("nodes", "", {f"node-{number}": ""}, whole=True)
         cache.write()
         known[number] = cache
     assert len(list(folder_of(environ).iterdir())) <= 256
-    read = {number: names.Cache(one.key, environ).names("nodes") for number, one in known.items()}
+    read = {
+        number: names.NameCache(one.key, environ).names("nodes") for number, one in known.items()
+    }
     left = {number: list(some) for number, some in read.items() if some}
     assert left == {number: [f"node-{number}"] for number in left}
     assert 999 in left
@@ -496,13 +500,13 @@ def test_many_contexts_leave_few_files_and_none_has_the_names_of_another(tmp_pat
 
 def test_names_beyond_what_a_file_may_hold_are_left_out(tmp_path):
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    cache = names.Cache("key", environ)
+    cache = names.NameCache("key", environ)
     for kind in ("nodes", "namespaces", "priorities"):
         cache.put(kind, "", {f"{kind}-{at:0100}": "x" * 80 for at in range(4000)}, whole=True)
         cache.write()
-    again = names.Cache("key", environ)
+    again = names.NameCache("key", environ)
     assert len(again.names("priorities")) > 1000
-    assert sum(one.stat().st_size for one in folder_of(environ).iterdir()) <= names.LARGEST
+    assert sum(one.stat().st_size for one in folder_of(environ).iterdir()) <= names.MAX_CACHE_BYTES
 
 
 def folder_of(environ):
@@ -524,7 +528,7 @@ def test_many_writers_at_once_tear_nothing(tmp_path):
 import os, sys
 from arena_topo.completion import names
 for at in range(100):
-    cache = names.Cache("key", os.environ)
+    cache = names.NameCache("key", os.environ)
     cache.put("jobs", "default", {f"job-{sys.argv[1]}-{at}": "4 GPUs"}, whole=False)
     cache.write()
 """
@@ -534,7 +538,7 @@ for at in range(100):
     ]
     while any(one.poll() is None for one in writers):
         for one in folder_of(environ).glob("context-*"):
-            assert one.read_text().startswith(names.HEAD)
+            assert one.read_text().startswith(names.CACHE_HEAD)
     assert {one.returncode for one in writers} == {0}
     assert len(list(folder_of(environ).iterdir())) == 1
 
@@ -546,7 +550,7 @@ BROKEN = {
     "garbage": lambda path: path.write_bytes(os.urandom(5000)),
     "nothing": lambda path: path.write_text(""),
     "no end": lambda path: path.write_text(path.read_text() + "half-a-na\tRUN"),
-    "another version": lambda path: path.write_text(path.read_text().replace("names 2", "names 3")),
+    "another version": lambda path: path.write_text(path.read_text().replace("names 1", "names 2")),
     "no numbers": lambda path: path.write_text(path.read_text().replace("]\t", "]\tx")),
     "no end of a head": lambda path: path.write_text(path.read_text().replace("]", "")),
     "no namespace": lambda path: path.write_text(
@@ -556,7 +560,7 @@ BROKEN = {
     "a link": lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
     "huge": lambda path: path.write_text(path.read_text() + "x" * 3_000_000),
-    "long lines": lambda path: path.write_text(f"{names.HEAD}\n{'a' * 10**6}\n" * 3),
+    "long lines": lambda path: path.write_text(f"{names.CACHE_HEAD}\n{'a' * 10**6}\n" * 3),
 }
 
 
@@ -658,7 +662,7 @@ def test_a_name_that_a_shell_would_obey_is_never_offered():
     odd = ["a b", "$(reboot)", "`x`", "a;b", "\x1b[31mred", "a\nb", "a\tb", "-rf", "a/../b"]
     odd += ["\u202egnp", "", "\u0430dmin", "x" * 254]
     kept = dict.fromkeys([*odd, "bert"], "said \x1b[31m\tso\nand \u202e so")
-    cache = names.Cache(names.key([], os.environ), os.environ)
+    cache = names.NameCache(names.context_key([], os.environ), os.environ)
     cache.put("jobs", "", kept, whole=True)
     cache.write()
     text = completion.answer("bash", ["get", ""], os.environ)

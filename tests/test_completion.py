@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from arena_topo import argv, cli, completion
 from arena_topo.cli import catalogue, commands
 from arena_topo.cli.commands import ALIASES, old_spellings
-from arena_topo.cli.options import boolean
-from arena_topo.cli.root import tree
+from arena_topo.cli.root import command_tree
 from arena_topo.errors import UsageError
 from arena_topo.topology import presets
 
@@ -30,7 +29,7 @@ PROGRAM = "import sys; from arena_topo.__main__ import main; sys.exit(main())"
 LEVELS = ["node", "nvlink", "leaf", "spine", "zone", "region"]
 
 
-def option(name: str) -> catalogue.Option:
+def option(name: str) -> catalogue.CatalogueOption:
     """A flag of jobs."""
     return next(one for one in ALL["submit", "mpi"].options if name in one.names)
 
@@ -51,8 +50,8 @@ def offered(*words: str) -> list[str]:
 
 
 def test_the_words_are_those_of_the_command_tree():
-    again = f"make it again: python -m arena_topo.cli.catalogue > {catalogue.WORDS}"
-    assert (ROOT / catalogue.WORDS).read_text() == catalogue.words(), again
+    again = f"make it again: python -m arena_topo.cli.catalogue > {catalogue.WORDS_FILE}"
+    assert (ROOT / catalogue.WORDS_FILE).read_text() == catalogue.words(), again
 
 
 # ---------------------------------------------------------------- what is offered where
@@ -269,16 +268,18 @@ def test_pods_are_those_of_the_job_on_the_line(home):
 @cache
 def params(path: tuple[str, ...]) -> Any:
     """The real command of a path."""
-    return reduce(lambda group, name: group.commands[name], path, tree())
+    return reduce(lambda group, name: group.commands[name], path, command_tree())
 
 
-def reader_of(path: tuple[str, ...]) -> argv.Reader:
+def reader_of(path: tuple[str, ...]) -> argv.PflagParser:
     """What reads the line of a command when it runs."""
     command = params(path)
     group = hasattr(command, "commands")
     launches = not group and command.named is not None
     how = {"launches": launches, "named": command.named or 0} if launches else {}
-    return argv.Reader(commands.options_of(command.params, old_spellings(takes_job=True)), **how)
+    return argv.PflagParser(
+        commands.line_options(command.declaration.options, old_spellings(takes_job=True)), **how
+    )
 
 
 def parsed(words: list[str]) -> tuple[list[str], list[str], list[str]]:
@@ -288,31 +289,31 @@ def parsed(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     while True:
         command = params(path)
         group = hasattr(command, "commands")
-        line = argv.read(reader_of(path), words, leading=group)
-        longs = {param.name: param.opts[-1] for param in command.params}
-        flags += [f"{longs[name]}={value}" for name, value in line.given]
-        if not group or not line.words:
-            return list(path), flags, line.words
-        name = line.words[0]
+        line = argv.parse_line(reader_of(path), words, leading=group)
+        longs = {option.name: option.long for option in command.declaration.options}
+        flags += [f"{longs[name]}={value}" for name, value in line.given_options]
+        if not group or not line.positionals:
+            return list(path), flags, line.positionals
+        name = line.positionals[0]
         if name not in command.commands:
             name = ALIASES.get(name, name)
         if name not in command.commands:
             raise UsageError("no such command")
-        path, words = (*path, name), list(line.words[1:])
+        path, words = (*path, name), list(line.positionals[1:])
 
 
 def understood(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     """The same, as completion reads it; None as the path of what it does not understand."""
-    line = completion.Line({})
+    line = completion.PartialLine({})
     for word in words:
         line.read(word)
     if line.reader.waiting is not None or line.lost:
         raise UsageError("not whole")
-    flags = [f"--{name}={value}" for name, value in line.reader.given]
-    return line.path, flags, line.reader.words
+    flags = [f"--{name}={value}" for name, value in line.reader.given_options]
+    return line.path, flags, line.reader.positionals
 
 
-def _spelled(option: catalogue.Option) -> st.SearchStrategy[list[str]]:
+def _spelled(option: catalogue.CatalogueOption) -> st.SearchStrategy[list[str]]:
     names = st.sampled_from((*option.names, *option.deprecated))
     short = option.names[0]
     if option.metavar is None:
@@ -366,30 +367,30 @@ def test_a_line_is_read_as_the_parser_reads_it(words):
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_flag_and_choice_that_is_offered_is_taken(path):
     command = params(path)
-    known = {param.opts[-1]: param for param in command.params}
+    known = {option.long: option for option in command.declaration.options}
     for one in ALL[path].options:
         long = next(name for name in one.names if name.startswith("--"))
         if one.hidden or long == "--help":
             continue
         for word in offered(*path, f"{long}="):
-            (given,) = argv.read(reader_of(path), [word]).given
+            (given,) = argv.parse_line(reader_of(path), [word]).given_options
             assert given[0] == known[long].name
-            if boolean(known[long]):
+            if known[long].switch:
                 assert given[1] in {"true", "false"}
             else:
-                assert known[long].type.convert(given[1], None, None)
+                assert known[long].parse(given[1])
         for choice in one.choices:
             lower = offered(*path, f"{long}={choice[:1].lower()}")
             for word in lower:
-                assert known[long].type.convert(word.partition("=")[2], None, None)
+                assert known[long].parse(word.partition("=")[2])
             assert any(word.lower() == f"{long}={choice}".lower() for word in lower)
 
 
 def test_names_of_machines_that_are_offered_are_machines():
     for name in offered("--emulate", ""):
-        assert presets.emulated(name)
+        assert presets.emulated_machines(name)
         for several in offered("--emulate", f"{name}:"):
-            assert presets.emulated(several)
+            assert presets.emulated_machines(several)
 
 
 @pytest.mark.parametrize(

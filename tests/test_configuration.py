@@ -18,7 +18,7 @@ from fake_api import kubeconfig
 
 from arena_topo.cli import settings
 from arena_topo.cli.configuration import safe
-from arena_topo.cli.options import Globals, environment
+from arena_topo.cli.options import CommonOptions, flag_variables
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import BY_KEY, EnvVar, KeyValue, MPIJob
@@ -140,7 +140,9 @@ def test_values_with_keys_are_merged_by_key_and_others_replaced(
     }
     assert launcher(job)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
     assert setting("submit.toleration") == (["all"], [f"{site} [submit]"])
-    assert setting("submit.env")[1] == [f"{user} [submit]", f"{site} [submit]"]
+    values, origins = setting("submit.env")
+    assert sorted(values) == ["A=site", "B=user", "C=1"]
+    assert origins == [f"{user} [submit]", f"{site} [submit]"]
 
 
 def test_the_fields_that_are_merged_are_those_whose_values_have_keys():
@@ -497,12 +499,12 @@ def test_a_folder_that_may_not_be_looked_into_has_no_settings(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(settings, "whole", refused)
+        patch.setattr(settings, "read_bytes", refused)
         patch.setattr(os.path, "lexists", lambda _path: False)
-        assert settings.read().files[0].there is False
+        assert settings.read_settings().files[0].there is False
         patch.setattr(os.path, "lexists", lambda _path: True)
         with pytest.raises(UsageError, match="cannot be read"):
-            settings.read()
+            settings.read_settings()
     assert run("version")[0] == 0
 
 
@@ -575,7 +577,7 @@ def test_every_setting_is_in_the_resolved_view_with_its_default(site: Path, run:
     code, out, _ = run("config", "view", "--resolved", "-o", "yaml")
     assert code == 0
     found = {one["name"]: one for one in yaml.safe_load(out)["settings"]}
-    for record, table in ((Globals, ""), (MPIJob, "submit.")):
+    for record, table in ((CommonOptions, ""), (MPIJob, "submit.")):
         for name, flag in flags_of(record).items():
             key = table + spelling(name, flag).removeprefix("--")
             assert (key in found) is not flag.hidden, key
@@ -665,8 +667,8 @@ def test_toml_is_read_only_where_there_is_a_file(tmp_path: Path):
 
 def test_the_page_names_every_global_setting_and_its_variable():
     text = DOCS.read_text(encoding="utf-8")
-    variables = environment(Globals)
-    for name, flag in flags_of(Globals).items():
+    variables = flag_variables(CommonOptions)
+    for name, flag in flags_of(CommonOptions).items():
         if flag.hidden:
             continue
         key = spelling(name, flag).removeprefix("--")

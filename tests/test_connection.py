@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
+import itertools
 import json
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +27,13 @@ from fake_api import FakeApi, kubeconfig
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import kubeconfig as files
+from arena_topo.engines.kubernetes import podexec
 from arena_topo.engines.kubernetes.connection import PAGE, Connection
 from arena_topo.engines.kubernetes.kubeconfig import configured
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
+    ArenaError,
     ClusterError,
     NotFound,
     TimedOut,
@@ -138,7 +143,7 @@ _CONTEXT = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n"
             r"config: clusters\[k\]\.cluster\.server is missing",
         ),
         (
-            _CONTEXT + "clusters: [{name: k, cluster: {server: 'host:6443'}}]",
+            _CONTEXT + "clusters: [{name: k, cluster: {server: 'host:6443/path'}}]",
             r"clusters\[k\]\.cluster\.server is no http or https address",
         ),
     ],
@@ -172,6 +177,8 @@ def test_access_does_not_print_secrets(tmp_path: Path):
     ("environment", "server", "proxy"),
     [
         ({"HTTPS_PROXY": "http://p:3128"}, "https://api.example:6443", "http://p:3128"),
+        ({"HTTPS_PROXY": "p.corp:3128"}, "https://api.example:6443", "http://p.corp:3128"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:1080"}, "https://api.example:6443", None),
         ({"HTTPS_PROXY": "http://p:3128"}, "https://127.0.0.1:6443", None),
         ({"HTTPS_PROXY": "http://p:3128"}, "http://api.example", None),
         (
@@ -212,6 +219,59 @@ def test_tokens_passwords_and_impersonation_reach_the_server(api: FakeApi, tmp_p
     ):
         config = kubeconfig(tmp_path / "config", api.url, user=user)
         assert whoami(Connection(Options(kubeconfig=config))) == name
+
+
+def test_whom_to_act_as_is_sent_as_client_go_sends_it(canned, tmp_path: Path):
+    extra = {"scopes": ["a", "b"], "acme.com/project%1": ["größe"]}
+    user = {
+        "as": "m\u00fcller \u540d",
+        "as-groups": ["\u00fc"],
+        "as-uid": "7",
+        "as-user-extra": extra,
+    }
+    server = canned(whole({}))
+    config = kubeconfig(tmp_path / "config", server.url, user=user)
+    Connection(Options(kubeconfig=config)).get("/version")
+    assert [line for line in server.lines[0] if line.lower().startswith("impersonate")] == [
+        "impersonate-user: m\u00fcller \u540d",
+        "impersonate-uid: 7",
+        "impersonate-group: \u00fc",
+        "impersonate-extra-scopes: a",
+        "impersonate-extra-scopes: b",
+        "impersonate-extra-acme.com%2Fproject%251: größe",
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [{"as-uid": "7"}, {"as-groups": ["a"]}, {"as-user-extra": {"a": ["b"]}}]
+)
+def test_groups_uid_and_extra_need_a_user_to_act_as(tmp_path: Path, more: dict[str, Any]):
+    config = kubeconfig(tmp_path / "config", "http://x", user=more)
+    with pytest.raises(UsageError, match=rf"users\[alice\]\.user\.{next(iter(more))} needs `as`"):
+        files.resolve(Options(kubeconfig=config))
+    files.resolve(Options(kubeconfig=config, impersonate="bob"))
+
+
+@pytest.mark.parametrize(
+    ("server", "cluster", "user", "full"),
+    [
+        ("host:6443", {}, {}, "http://host:6443"),
+        ("127.0.0.1", {"insecure-skip-tls-verify": True}, {}, "https://127.0.0.1"),
+        ("host:6443", {"certificate-authority": "ca.pem"}, {}, "https://host:6443"),
+        (
+            "host:6443",
+            {},
+            {"client-certificate-data": "YQ==", "client-key-data": "YQ=="},
+            "https://host:6443",
+        ),
+    ],
+)
+def test_a_server_without_a_scheme_gets_that_of_client_go(
+    tmp_path: Path, server: str, cluster: dict[str, Any], user: dict[str, Any], full: str
+):
+    (tmp_path / "ca.pem").write_text((TLS / "ca.pem").read_text())
+    config = kubeconfig(tmp_path / "config", server, cluster=cluster, user=user)
+    assert files.resolve(Options(kubeconfig=config)).server == full
 
 
 @pytest.mark.parametrize("as_data", [True, False])
@@ -392,16 +452,51 @@ def dripping(answer: bytes, at_once: int) -> Iterator[Dripping]:
         thread.join()
 
 
-@pytest.mark.parametrize("limits", [{"request_timeout": 1.0}, {"deadline": 1.0}])
-def test_a_body_that_drips_ends_with_the_time_of_its_call(tmp_path: Path, limits: dict[str, float]):
-    answer = whole({"items": ["x" * 200]})
-    with dripping(answer, 60) as server:
+OK = b"HTTP/1.1 200 OK\r\n"
+PACKED = OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b"{")
+
+DRIPS = {
+    "a body": (OK + b"Content-Length: 100\r\n\r\n", b" " * 100),
+    "headers": (OK, b"x: y\r\n" * 20),
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 4),
+    "trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x: y\r\n" * 20),
+    "zeros behind a gzip member": (PACKED, b"\0" * 100),
+    "empty gzip members": (PACKED, gzip.compress(b"") * 5),
+}
+
+
+@pytest.mark.parametrize("limits", [{"request_timeout": 0.5}, {"deadline": 0.5}])
+@pytest.mark.parametrize("kind", DRIPS)
+def test_an_answer_that_drips_ends_with_the_time_of_its_call(
+    tmp_path: Path, kind: str, limits: dict[str, float]
+):
+    at_once, rest = DRIPS[kind]
+    with dripping(at_once + rest, len(at_once)) as server:
         connection = Connection(
             Options(kubeconfig=kubeconfig(tmp_path / "c", server.url), **limits)
         )
         with pytest.raises(TimedOut, match=r"in time|took too long"):
             connection.get("/api/v1/nodes/a")
-    assert server.sent < len(answer) / 2
+    assert server.sent < len(at_once) + len(rest) / 2
+
+
+def test_a_proxy_that_drips_its_answer_ends_with_the_time_of_the_call(tmp_path: Path):
+    head = OK + b"x: y\r\n" * 20
+    with dripping(head, len(OK)) as proxy:
+        cluster = {"proxy-url": proxy.url}
+        config = kubeconfig(tmp_path / "c", "https://kubernetes.test", cluster=cluster)
+        with pytest.raises(ClusterError, match=r"the proxy to .* does not answer"):
+            Connection(Options(kubeconfig=config, request_timeout=0.5)).get("/version")
+    assert proxy.sent < len(head) / 2
+
+
+def test_a_handshake_of_a_command_in_a_pod_that_drips_ends_with_its_time(tmp_path: Path):
+    head = b"HTTP/1.1 101 Switching Protocols\r\n"
+    with dripping(head + b"x: y\r\n" * 20, len(head)) as server:
+        connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "c", server.url)))
+        with pytest.raises(TimedOut, match=r"did not take a command within 0\.5 s"):
+            podexec.execute(connection, "default", "a-worker-0", ["true"], timeout=0.5)
+    assert server.sent < len(head) + 60
 
 
 def test_what_is_read_as_it_comes_may_take_longer_than_a_call(tmp_path: Path):
@@ -419,6 +514,13 @@ def test_an_unknown_host_is_named(tmp_path: Path):
     config = kubeconfig(tmp_path / "config", "http://nowhere.invalid:6443")
     with pytest.raises(ClusterError, match=r"host of http://nowhere\.invalid:6443 is not known"):
         Connection(Options(kubeconfig=config)).get("/version")
+
+
+def test_the_zone_of_an_ipv6_address_is_quoted_as_go_reads_it(tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", "https://[fe80::1%25lo]:6443")
+    with pytest.raises(ArenaError) as caught:
+        Connection(Options(kubeconfig=config, request_timeout=0.5)).get("/version")
+    assert "is not known" not in caught.value.message
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
@@ -626,13 +728,15 @@ def test_a_request_timeout_of_0_is_no_limit_as_in_kubectl(api: FakeApi, connect)
 class Canned:
     """Answers one request per connection with the bytes given, in order, then closes or resets.
 
-    `asked` holds (method, path, query) of each request, `bodies` and `types` what came with it.
+    `asked` holds (method, path, query) of each request, `lines` its headers, `bodies` and `types`
+    what came with it.
     """
 
     def __init__(self, *answers: bytes, reset: bool = False) -> None:
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[Any] = []
         self.types: list[str] = []
+        self.lines: list[list[str]] = []
         self._answers, self._reset = answers, reset
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -649,9 +753,11 @@ class Canned:
             with peer, peer.makefile("rb") as file:
                 method, target, _ = file.readline().decode().split(" ")
                 headers = {}
+                self.lines.append([])
                 while (line := file.readline().decode().strip()) != "":
                     name, _, value = line.partition(": ")
                     headers[name.lower()] = value
+                    self.lines[-1].append(line)
                 split = urlsplit(target)
                 self.asked.append((method, split.path, dict(parse_qsl(split.query))))
                 self.types.append(headers.get("content-type", ""))
@@ -878,6 +984,18 @@ def test_a_watch_that_sends_something_else_is_no_api_server(canned, tmp_path: Pa
         list(server.connect(tmp_path).watch("/x", resource_version="5", timeout=1))
 
 
+def test_a_watch_that_sends_a_line_without_end_is_given_up(
+    canned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("arena_topo.engines.kubernetes.connection.MAX_RESPONSE_BYTES", 1 << 20)
+    server = canned(chunked(event("ADDED", kind="Pod"), *[b"x" * (1 << 16)] * 20))
+    watch = server.connect(tmp_path).watch("/x", resource_version="5", timeout=1)
+    assert next(watch) == ("ADDED", {"kind": "Pod"})
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        next(watch)
+    assert caught.value.why == "a watch of /x sent a line of over 1 MiB"
+
+
 def test_the_time_is_that_of_the_servers_last_answer(canned, tmp_path: Path):
     server = canned(
         whole({}, "Date: Sat, 21 Nov 2026 17:00:00 GMT"),
@@ -994,3 +1112,124 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Pat
         b"GET /clusters/%C3%BC/version HTTP/1.1",
         b"POST /clusters/%C3%BC/apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1",
     ]
+
+
+# Answers that come beside the one that was asked for.
+
+
+@pytest.fixture(params=["http", "https"])
+def answering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Starts a server: a connection to it, and the connections that it has taken.
+
+    It answers each request with the pieces that a function returns for its number and its path.
+    """
+    server = socket.create_server(("127.0.0.1", 0))
+    taken: list[int] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+
+    def start(pieces: Callable[[int, str], list[bytes]]) -> tuple[Connection, list[int]]:
+        number = itertools.count()
+
+        def converse(peer: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                if request.param == "https":
+                    peer = context.wrap_socket(peer, server_side=True)
+                with peer:
+                    while data := peer.recv(65536):
+                        target = data.split(b" ")[1].decode()
+                        for piece in pieces(next(number), target):
+                            peer.sendall(piece)
+                            time.sleep(0.05)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = server.accept()
+                    taken.append(peer.fileno())
+                    threading.Thread(target=converse, args=(peer,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"{request.param}://127.0.0.1:{server.getsockname()[1]}"
+        trust = {"certificate-authority": str(TLS / "ca.pem")} if request.param == "https" else {}
+        config = kubeconfig(tmp_path / "config", url, cluster=trust)
+        return Connection(Options(kubeconfig=config, request_timeout=5.0)), taken
+
+    yield start
+    with contextlib.suppress(OSError):
+        server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+def stays(thing: Any, status: str = "200 OK") -> bytes:
+    """An answer after which the connection stays open."""
+    body = json.dumps(thing).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def named(target: str) -> bytes:
+    return stays(a_map(target.rpartition("/")[2]))
+
+
+@pytest.mark.parametrize("size", [1, 12_000])
+def test_what_lies_behind_an_answer_is_never_the_answer_to_the_next_request(
+    answering: Any, size: int
+):
+    evil = stays(a_map("evil"), status="201 Created")
+
+    def pieces(number: int, target: str) -> list[bytes]:
+        return [stays(a_map("a", x="x" * size)) + evil] if number == 0 else [named(target)]
+
+    connection, taken = answering(pieces)
+    assert connection.get(f"{MAP}/a")["metadata"]["name"] == "a"
+    assert connection.get(f"{MAP}/b")["metadata"]["name"] == "b"
+    assert len(taken) == 2
+
+
+@pytest.mark.parametrize("status", ["102 Processing", "103 Early Hints", "199 Odd"])
+def test_an_interim_answer_is_skipped_and_its_connection_not_used_again(
+    answering: Any, status: str
+):
+    hint = f"HTTP/1.1 {status}\r\nLink: </a>\r\n\r\n".encode()
+    connection, taken = answering(lambda _number, target: [hint, named(target)])
+    for name in "ab":
+        assert connection.get(f"{MAP}/{name}")["metadata"]["name"] == name
+    assert len(taken) == 2
+
+
+def test_a_connection_whose_answer_was_read_to_its_end_serves_the_next_request(answering: Any):
+    connection, taken = answering(
+        lambda number, target: [named(target) if number else chunked(json.dumps(a_map()).encode())]
+    )
+    for name in "ab":
+        assert connection.get(f"{MAP}/{name}")["metadata"]["name"] == name
+    assert len(taken) == 1
+
+
+def test_interim_answers_without_end_are_no_answer(answering: Any):
+    connection, _ = answering(lambda _number, _target: [b"HTTP/1.1 102 Processing\r\n\r\n" * 9000])
+    with pytest.raises(ClusterError, match="broke the connection"):
+        connection.post(MAP, a_map())
+
+
+def test_a_server_that_closes_during_the_handshake_breaks_the_connection(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = server.accept()
+                    with peer:
+                        peer.recv(65536)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "c", url)))
+        with pytest.raises(
+            ClusterError, match="broke the connection during the TLS handsh"
+        ) as sent:
+            connection.post(MAP, a_map())
+        server.shutdown(socket.SHUT_RDWR)
+    # Nothing was sent, and nothing is wrong with the certificates.
+    assert "whether it took" not in sent.value.message
+    assert "certificate" not in (sent.value.hint or "")

@@ -106,7 +106,7 @@ def test_a_launcher_left_on_a_silent_machine_is_let_go_of_as_the_gang_owns_it(wo
         one["spec"]["nodeName"] = node
     here.cluster.lose(node)
     here.rounds()
-    here.later(61)
+    here.later(301)
     here.rounds(3)
     assert here.runs("bert")
     assert here.nodes("bert") != {node}
@@ -195,7 +195,7 @@ def test_get_and_the_queue_agree_whose_events_are_whose(world):
 
 def reported(here: World, name: str) -> None:
     """What the agent of a node has published."""
-    machine = presets.machine("dgx-1-v100", name)
+    machine = presets.preset_machine("dgx-1-v100", name)
     one = published.config_map(machine, machine.everything)
     one["metadata"]["namespace"] = SYSTEM
     here.api.add(one)
@@ -203,7 +203,7 @@ def reported(here: World, name: str) -> None:
 
 def foreign(here: World, name: str, **data: str) -> dict[str, Any]:
     """The topology of a node in kube-system that somebody else has written."""
-    machine = presets.machine("dgx-2", name)
+    machine = presets.preset_machine("dgx-2", name)
     one = published.config_map(machine, machine.everything)
     one["metadata"]["annotations"] = {"who": "a person"}
     one["metadata"]["ownerReferences"] = [
@@ -264,7 +264,7 @@ def test_what_a_person_publishes_over_a_copy_stays(world):
     here.rounds()
     copy_of_report = copied(here, "node-0")
     assert copy_of_report["data"]["linkType"] != "{}"
-    here.backend.publish(presets.machine("dgx-1-p100", "node-0"))
+    here.backend.publish(presets.preset_machine("dgx-1-p100", "node-0"))
     before = copied(here, "node-0")
     assert before["data"]["linkType"] != copy_of_report["data"]["linkType"]
     here.later(20)

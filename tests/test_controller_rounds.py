@@ -8,11 +8,11 @@ from test_controller import World, world
 
 from arena_topo.admin import controller
 from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, Wake
-from arena_topo.engines.kubernetes import engine, lease
+from arena_topo.engines.kubernetes import jobs, lease
 from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.gang import planning, rollout
+from arena_topo.gang import planning, pod_state
 from arena_topo.job import MPIJob
-from arena_topo.manifests import MAP, STATE, pinning
+from arena_topo.manifests import MAP, STATE, pins
 from arena_topo.notes import Alert
 
 __all__ = ["world"]
@@ -31,12 +31,12 @@ def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_
     here.submit("evil", workers=8)
     here.submit("first", workers=8)
     here.submit("second", workers=8)
-    places = rollout.worker_places
+    places = pod_state.worker_places
 
     def evil(mpijob: dict, pods: list) -> list:
         return nonsense() if mpijob["metadata"]["name"] == "evil" else places(mpijob, pods)
 
-    monkeypatch.setattr(rollout, "worker_places", evil)
+    monkeypatch.setattr(pod_state, "worker_places", evil)
     here.backend.delete("first", "default")
     here.cluster.settle()
     here.rounds(3)
@@ -72,12 +72,12 @@ def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world
     for name in ("evil", "left"):
         with here.api.edit("MPIJob", name) as one:
             one["metadata"]["annotations"] |= {STATE: "placed", MAP: "node-9/0"}
-    unplaced = pinning.unplaced
+    unplaced = pins.unplaced
 
     def evil(mpijob: dict) -> dict:
         return nonsense() if mpijob["metadata"]["name"] == "evil" else unplaced(mpijob)
 
-    monkeypatch.setattr(pinning, "unplaced", evil)
+    monkeypatch.setattr(pins, "unplaced", evil)
     here.rounds()
     assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
     assert "default/evil: KeyError: 'evil'" in here.said
@@ -145,7 +145,9 @@ def test_the_lease_is_renewed_within_a_long_round(world):
 
     def slow() -> None:
         here.later(DURATION)
-        renewed.append(here.api.find("Lease", lease.NAME, lease.NAMESPACE)["spec"]["renewTime"])
+        renewed.append(
+            here.api.find("Lease", lease.LEASE_NAME, lease.NAMESPACE)["spec"]["renewTime"]
+        )
 
     # Looking after each of them takes long.
     for index in range(4):
@@ -183,5 +185,5 @@ def test_policies_are_looked_at_anew_after_a_minute(world, monkeypatch):
         return sum("pods?dryRun=All" in line for line in here.api.requests)
 
     assert (probes(), probes()) == (1, 0)
-    monkeypatch.setattr(engine, "PROBED", 0.0)
+    monkeypatch.setattr(jobs, "PROBED", 0.0)
     assert probes() == 1

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_controller import World, world
 
-from arena_topo.manifests import FORMAT, GATE, GPU_GROUP, MAP, STATE
+from arena_topo.manifests import FORMAT_ANNOTATION, GATE, GPU_GROUP, MAP, STATE
 from arena_topo.topology import presets, published
 
 __all__ = ["world"]
@@ -23,7 +23,7 @@ __all__ = ["world"]
 
 GANGS = ("bert", "late")
 TRAINING = "training.kubeflow.org"
-KUBE_SYSTEM = published.NAMESPACE
+KUBE_SYSTEM = published.ACK_NAMESPACE
 OURS = published.OWN_NAMESPACE
 
 NAMES = (
@@ -101,7 +101,7 @@ def pods(draw: st.DrawFn, uids: dict[str, str], now: float) -> Object:
     meta = {
         "name": draw(st.sampled_from(NAMES)),
         "labels": draw(LABELS),
-        "annotations": draw(NOTES) | draw(st.sampled_from(({}, {FORMAT: "v1"}))),
+        "annotations": draw(NOTES) | draw(st.sampled_from(({}, {FORMAT_ANNOTATION: "v1"}))),
         "ownerReferences": draw(owners(uids)),
         "finalizers": ["example.com/theirs"],
         "creationTimestamp": rfc3339(now + draw(st.sampled_from((-3600, 0)))),
@@ -139,7 +139,7 @@ def mpijobs(draw: st.DrawFn, uids: dict[str, str]) -> Object:
     if not ordinary:
         policy["suspend"] = True
         policy["managedBy"] = "example.com/queue"
-        notes |= {FORMAT: "v1", STATE: "waiting"}
+        notes |= {FORMAT_ANNOTATION: "v1", STATE: "waiting"}
         notes.pop(MAP, None)
     return {
         "apiVersion": "kubeflow.org/v2beta1",
@@ -163,7 +163,7 @@ def config_maps(draw: st.DrawFn) -> Object:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": published.object_name(name),
+            "name": published.config_map_name(name),
             "namespace": draw(st.sampled_from((KUBE_SYSTEM, "default"))),
             "labels": draw(st.sampled_from((labels, {}))),
             "annotations": {"who": "somebody else"},
@@ -229,11 +229,11 @@ def prepared(here: World) -> dict[str, str]:
     here.cluster.operates = False
     here.api.remove("pods", "default", "bert-worker-7", {"gracePeriodSeconds": 0})
     for name in ("node-0", "node-8"):
-        machine = presets.machine("dgx-1-v100", name)
+        machine = presets.preset_machine("dgx-1-v100", name)
         one = published.config_map(machine, machine.everything)
         one["metadata"]["namespace"] = OURS
         here.api.add(one)
-    here.api.remove("configmaps", KUBE_SYSTEM, published.object_name("node-0"))
+    here.api.remove("configmaps", KUBE_SYSTEM, published.config_map_name("node-0"))
     here.cluster.node("node-1")
     here.cluster.lose("node-1")
     here.controller.ack = True
@@ -262,7 +262,8 @@ def test_nothing_that_a_tenant_writes_makes_the_controller_touch_it_or_stop_a_ga
             here.controller.round()
         after, requests = stored(here, things), tuple(here.api.requests)
         copies = [
-            ("ConfigMap", KUBE_SYSTEM, published.object_name(name)) for name in ("node-0", "node-8")
+            ("ConfigMap", KUBE_SYSTEM, published.config_map_name(name))
+            for name in ("node-0", "node-8")
         ]
         for kind, space, name in {*map(_key, things), *copies}:
             if here.api.find(kind, name, space) is not None:

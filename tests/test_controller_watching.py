@@ -11,9 +11,10 @@ from exhaustive import all_but
 from test_controller import World, world
 
 from arena_topo.admin import controller
-from arena_topo.admin.controller import LOST_AFTER, PERIOD, Wake
-from arena_topo.engines.kubernetes import connection, watching
+from arena_topo.admin.controller import PERIOD, Wake
+from arena_topo.engines.kubernetes import connection, watch_cache
 from arena_topo.errors import ClusterError
+from arena_topo.gang.loss import TOLERATED
 from arena_topo.manifests import MAP, STATE
 from arena_topo.manifests.annotations import parse_map
 
@@ -24,8 +25,8 @@ __all__ = ["world"]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are tried again at once."""
-    monkeypatch.setattr(watching, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(watching, "_LAST_DELAY", 0.02)
+    monkeypatch.setattr(watch_cache, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(watch_cache, "_LAST_DELAY", 0.02)
     monkeypatch.setattr(connection, "_FIRST_DELAY", 0.001)
 
 
@@ -93,6 +94,40 @@ def test_a_watch_goes_on_from_where_it_was_and_lists_again_only_where_that_is_fo
     }
 
 
+def test_a_deletion_that_no_watch_delivered_is_seen_by_the_next_list(world, monkeypatch):
+    here = world(2)
+    here.rounds()
+    with here.api.lock:
+        lost = next(key for key in here.api.tables["nodes"] if "node-1" in key)
+        del here.api.tables["nodes"][lost]
+    monkeypatch.setattr(watch_cache, "LIST_AGAIN", 0.0, raising=False)
+    monkeypatch.setattr(watch_cache, "WATCH", 0.1)
+    here.api.close_watches()
+    until(
+        lambda: [node.name for node in here.queue.read().cluster().nodes] == ["node-0"],
+        "the node is gone",
+    )
+
+
+def test_a_list_that_is_read_again_without_a_change_wakes_nobody(world, monkeypatch):
+    monkeypatch.setattr(watch_cache, "LIST_AGAIN", 0.0, raising=False)
+    monkeypatch.setattr(watch_cache, "WATCH", 0.1)
+    here = world(1)
+    here.queue.unwatch()
+    woken: list[float] = []
+    here.queue.watch(lambda: woken.append(time.monotonic()))
+    here.rounds()
+    before, again = len(woken), []
+    here.api.close_watches()
+
+    def listed_again() -> bool:
+        again.extend(one for one in lists(here) if "/nodes" in one)
+        return len(again) > 2
+
+    until(listed_again, "the nodes are listed again")
+    assert len(woken) == before
+
+
 def test_a_cluster_that_cannot_be_watched_any_more_is_not_taken_for_one_that_stands_still(world):
     here = world(1)
     here.rounds()
@@ -113,7 +148,7 @@ def readable(here: World) -> bool:
 
 
 def test_what_may_be_listed_but_not_watched_is_listed_again_after_a_while(world, monkeypatch):
-    monkeypatch.setattr(watching, "ASK_AGAIN", 0.05)
+    monkeypatch.setattr(watch_cache, "ASK_AGAIN", 0.05)
     here = world(1)
     here.queue.unwatch()
     here.api.deny("watch configmaps .*")
@@ -190,7 +225,7 @@ def test_a_node_that_is_back_moves_nobody_though_the_controller_has_not_heard_of
     here.rounds()
     late(here, "Node")
     here.cluster.restore(node)
-    here.later(LOST_AFTER + 1)
+    here.later(TOLERATED + 1)
     here.rounds(2)
     assert here.runs("job")
     assert here.nodes("job") == {node}
@@ -338,7 +373,7 @@ class Life:
                 assert not held & mine, (job["metadata"]["name"], node)
                 held |= mine
                 lost = self.silent.get(node)
-                assert lost is None or self.here.time - lost <= LOST_AFTER, node
+                assert lost is None or self.here.time - lost <= TOLERATED, node
 
 
 @pytest.mark.parametrize("seed", all_but(1, range(4)))

@@ -11,6 +11,7 @@ from test_controller import World, world
 from arena_topo.admin.controller import REASON_PERIOD
 from arena_topo.gang import planning
 from arena_topo.job import MPIJob
+from arena_topo.manifests import HEAD_RESERVATION
 
 __all__ = ["world"]
 """The fixture."""
@@ -71,6 +72,40 @@ def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(
     crowded.rounds(3)
     assert solved.since() == set()
     assert written(crowded.api) == []
+
+
+def reservation(here: World, name: str) -> str | None:
+    """What a gang has reserved as the head of the queue: a time and a map."""
+    return here.job(name)["metadata"]["annotations"].get(HEAD_RESERVATION)
+
+
+def test_the_reservation_of_the_head_is_stored_on_its_job_alone(crowded):
+    crowded.rounds()
+    places = (reservation(crowded, "one") or "").partition(" ")[2]
+    assert {*places.split(";")} == {f"node-0/{gpu}" for gpu in range(8)}
+    assert reservation(crowded, "two") is None
+    crowded.backend.delete("first", "default")
+    crowded.cluster.settle()
+    crowded.rounds()
+    assert reservation(crowded, "one") is None
+
+
+def test_a_reservation_is_written_again_only_if_it_changes_and_after_a_minute(world):
+    here = world(2)
+    here.submit("a", workers=8)
+    here.later(600)
+    here.submit("b", workers=8)
+    here.submit("head", workers=8)
+    here.rounds()
+    first = reservation(here, "head")
+    assert first is not None
+    assert "node-1/" in first
+    here.submit("late", workers=8)
+    written(here.api)
+    here.later(300)
+    here.rounds()
+    assert not [one for one in written(here.api) if "mpijobs/head" in one]
+    assert reservation(here, "head") == first
 
 
 def test_a_gang_that_was_refused_starts_in_the_round_after_its_gpus_became_free(crowded):

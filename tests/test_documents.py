@@ -628,6 +628,14 @@ GONE = (
     "relative duration live time",
     "failed to parse since seconds",
     "In a pipe nothing is cut and nothing is wrapped",
+    "placed anew on request",
+    "anew, and runs on",
+    "room for some of the workers, not for all",
+    "the best that there was",
+    "once the cluster is empty",
+    "Jobs that do not exist are no error",
+    "the launcher's try before.",
+    "free / taken apart",
 )
 """Sentences that a first-time reader had to read twice, or that were not true."""
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.drawing import network
-from arena_topo.drawing.machine import State, draw
+from arena_topo.drawing.machine import State, draw_machine
 from arena_topo.topology import (
     GPU,
     NIC,
@@ -44,11 +44,11 @@ def screen(name):
 
 
 def preset(name):
-    return presets.machine(name, name)
+    return presets.preset_machine(name, name)
 
 
 def drawn(machine, *, pairs=True, unicode=True, width=100, **state):
-    return draw(State(machine=machine, **state), pairs=pairs, unicode=unicode, width=width)
+    return draw_machine(State(machine=machine, **state), pairs=pairs, unicode=unicode, width=width)
 
 
 def gpus_of(text):
@@ -225,8 +225,8 @@ def racks(spines, leaves, nodes, free=lambda _at: 0b11111111):
 
 def test_a_network_is_a_tree_in_which_nodes_that_are_alike_share_a_line():
     world = racks(2, 2, 4, free=lambda at: 0b110110 if at in {1, 2, 9} else 0b11111111)
-    assert network.text(world) == screen("drawing-fabric.txt")
-    ascii_only = network.text(world, unicode=False)
+    assert network.draw_network(world) == screen("drawing-fabric.txt")
+    ascii_only = network.draw_network(world, unicode=False)
     assert ascii_only.isascii()
     assert len(ascii_only.splitlines()) == len(screen("drawing-fabric.txt").splitlines())
 
@@ -236,7 +236,7 @@ def test_what_is_too_wide_for_a_narrow_terminal_goes_on_inside_the_tree():
     path = ("building-2-spine-0", "building-2-spine-0-leaf-3")
     tiers = (Tier(name="spine", bandwidth=12.5), Tier(name="leaf", bandwidth=25.0))
     world = cluster(node(long, V100, domains=path), tiers=tiers, beyond=6.0)
-    assert network.text(world, width=60) == (
+    assert network.draw_network(world, width=60) == (
         "cluster (6 GB/s): 1 node, 8 of 8 GPUs free\n"
         "└─ spine building-2-spine-0 (12.5 GB/s): 1 node, 8 of 8 GPUs\n"
         "     free\n"
@@ -254,16 +254,18 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         node("b", V100, 0b11, unavailable="cordoned"),
         node("c", HGX, unattributed=3),
         node("d", HGX, shared="MIG"),
+        node("d2", HGX, 0, dedicated=True, unavailable="NotReady"),
         node("e", machine("cpu", "none", ())),
         node("f", V100, 0b111, allocatable=gpu_set(range(7))),
         guesses={"beyond": "nothing says"},
     )
-    assert network.text(world, unicode=False) == (
-        "cluster (speed unknown): 5 nodes, 12 of 40 GPUs free\n"
+    assert network.draw_network(world, unicode=False) == (
+        "cluster (speed unknown): 6 nodes, 12 of 48 GPUs free\n"
         "|- ....####  4 free  8 x V100  a\n"
         "|- xx######  0 free  8 x V100  b (cordoned)\n"
         "|- ????????  5 of 8 free  8 x A100  c\n"
         "|- xxxxxxxx  0 free  8 x A100  d (MIG)\n"
+        "|- ########  0 free  8 x A100  d2 (NotReady; reserved for topology jobs)\n"
         "`- ...####x  3 free  8 x V100  f\n"
         ". free  # in use  ? some of these are in use or unhealthy; it is not reported which"
         "  x cannot be used now\n"
@@ -282,17 +284,18 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
     ],
 )
 def test_the_legend_of_a_network_holds_only_signs_that_are_drawn(one, legend):
-    assert network.text(cluster(one), unicode=False).splitlines()[-1] == legend
+    assert network.draw_network(cluster(one), unicode=False).splitlines()[-1] == legend
 
 
 def test_levels_whose_speed_nobody_gave_say_so_and_others_do_not():
     world = racks(2, 2, 1)
-    guessed = replace(world, guesses={"leaf": "nothing says"})
-    lines = network.text(guessed).splitlines()
+    spine, leaf = world.tiers
+    unknown = replace(world, tiers=(spine, replace(leaf, bandwidth=None)))
+    lines = network.draw_network(unknown).splitlines()
     assert "leaf s0-r0 (speed unknown): " in lines[2]
     assert "spine s0 (12.5 GB/s): " in lines[1]
     assert lines[0].startswith("cluster (6 GB/s): ")
-    assert "unknown" not in network.text(world)
+    assert "unknown" not in network.draw_network(world)
 
 
 def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
@@ -304,7 +307,7 @@ def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
 def test_an_opaque_machine_says_how_many_of_the_doubtful_are_free_as_its_network_does():
     opaque = node("a", V100, 0b1111111, unattributed=2)
     assert "; 5 of 7 free, 1 in use\n" in drawn(V100, free=opaque.free, unattributed=2)
-    assert "  5 of 7 free  " in network.text(cluster(opaque))
+    assert "  5 of 7 free  " in network.draw_network(cluster(opaque))
 
 
 def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names():
@@ -318,12 +321,14 @@ def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names(
 
 def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():
     world = cluster(node("a", V100, unattributed=1), node("b", V100, unattributed=2))
-    assert [line.split()[2] for line in network.text(world).splitlines()[1:3]] == ["7", "6"]
+    assert [line.split()[2] for line in network.draw_network(world).splitlines()[1:3]] == ["7", "6"]
 
 
 def test_a_node_that_is_slower_than_what_joins_it_says_so():
     world = cluster(node("a", V100), node("b", V100, network=1.25), node("c", V100))
-    assert [line.partition("V100  ")[2] for line in network.text(world).splitlines()[1:3]] == [
+    assert [
+        line.partition("V100  ")[2] for line in network.draw_network(world).splitlines()[1:3]
+    ] == [
         "a, c",
         "b (1.25 GB/s to others)",
     ]
@@ -331,7 +336,7 @@ def test_a_node_that_is_slower_than_what_joins_it_says_so():
 
 def test_names_that_do_not_fit_are_counted():
     world = cluster(*(node(f"a-rather-long-name-{at}", HGX) for at in range(40)))
-    (line,) = network.text(world, width=80).splitlines()[1:2]
+    (line,) = network.draw_network(world, width=80).splitlines()[1:2]
     assert len(line) <= 80
     shown = line.count("a-rather-long-name-")
     assert line.endswith(f" and {40 - shown} more")
@@ -347,9 +352,9 @@ def test_names_that_do_not_fit_are_counted():
     ],
 )
 def test_a_network_too_large_for_a_screen_is_drawn_less_deep(world, said):
-    text = network.text(world)
+    text = network.draw_network(world)
     assert said in text
-    assert len(text.splitlines()) <= network.MOST + 2
+    assert len(text.splitlines()) <= network.MAX_DRAWN_ROWS + 2
 
 
 def test_nodes_without_gpus_take_no_place_from_the_network():
@@ -357,13 +362,15 @@ def test_nodes_without_gpus_take_no_place_from_the_network():
     bare = (
         node(f"cpu-{at}", machine("cpu", "none", ()), domains=(f"({at})",) * 2) for at in range(99)
     )
-    text = network.text(replace(racks(1, 2, 2), nodes=(*bare, *real)))
-    assert text == network.text(racks(1, 2, 2)) + "Not shown: 99 nodes without GPUs\n"
+    text = network.draw_network(replace(racks(1, 2, 2), nodes=(*bare, *real)))
+    assert text == network.draw_network(racks(1, 2, 2)) + "Not shown: 99 nodes without GPUs\n"
 
 
 def test_one_gpu_is_not_many():
     world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
-    assert network.text(world).startswith("cluster (speed unknown): 1 node, 1 of 1 GPU free\n")
+    assert network.draw_network(world).startswith(
+        "cluster (speed unknown): 1 node, 1 of 1 GPU free\n"
+    )
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():
@@ -373,7 +380,7 @@ def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():
 
 
 def test_no_nodes_are_no_network():
-    assert network.text(cluster()) == "no nodes\n"
+    assert network.draw_network(cluster()) == "no nodes\n"
 
 
 def test_two_lanes_of_a_mesh_are_not_taken_for_a_tree():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import resource
 import socket
 import struct
 import threading
@@ -29,9 +31,9 @@ from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.facts import Given, Sightings
 from arena_topo.engines.kubernetes.podexec import Done
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 from arena_topo.reasons import drift
-from arena_topo.reasons.drift import Device, Kind, compare, listed
+from arena_topo.reasons.drift import DifferenceKind, SeenDevice, compare_sightings, parse_smi_list
 
 PLAN = ((0, "a", (0, 3)), (1, "a", (1, 2)), (2, "b", (0, 3)), (3, "b", (1, 2)))
 
@@ -60,7 +62,7 @@ def status(*instances: Instance, phase: Phase = Phase.RUNNING, **more: Any) -> J
         phase=phase,
         created=T0,
         instances=instances,
-        forecast=Forecast(**{**facts, **more}),
+        forecast=PlacementForecast(**{**facts, **more}),
     )
 
 
@@ -69,19 +71,24 @@ def all_well(**more: Any) -> list[Instance]:
 
 
 def texts(*found: Any, **more: Any) -> list[str]:
-    return [str(one) for one in compare(*found, **more)]
+    return [str(one) for one in compare_sightings(*found, **more)]
 
 
 def test_a_job_that_runs_as_planned_has_no_drift():
-    assert compare(status(*all_well())) == ()
-    assert compare(status(*all_well(devices=None))) == ()
+    assert compare_sightings(status(*all_well())) == ()
+    assert compare_sightings(status(*all_well(devices=None))) == ()
 
 
 def test_a_worker_on_another_node_is_named_with_both():
     pods = all_well()
     pods[1] = runner(1, node="c")
-    (found,) = compare(status(*pods))
-    assert (found.kind, found.worker, found.planned, found.seen) == (Kind.NODE, 1, "a", "c")
+    (found,) = compare_sightings(status(*pods))
+    assert (found.kind, found.worker, found.planned, found.seen) == (
+        DifferenceKind.NODE,
+        1,
+        "a",
+        "c",
+    )
     assert str(found) == "demo-worker-1 runs on c, planned was a"
 
 
@@ -133,7 +140,7 @@ def test_a_worker_that_is_missing_is_drift_once_the_job_runs():
 )
 def test_a_job_that_does_not_run_by_a_plan_cannot_drift(phase: Phase, state: str):
     moved = [runner(index, node="c") for index in range(4)]
-    assert compare(status(*moved, phase=phase, state=state)) == ()
+    assert compare_sightings(status(*moved, phase=phase, state=state)) == ()
 
 
 def test_a_claim_on_other_gpus_than_the_workers_own_is_drift():
@@ -147,6 +154,8 @@ def test_a_claim_on_other_gpus_than_the_workers_own_is_drift():
 
     job = status(*all_well(devices=None), binding="claims")
     assert texts(job, claims(*PLAN)) == []
+    elsewhere = Given(who="team-b/demo-worker-0", node="a", gpus=(1, 2))
+    assert texts(job, Sightings(claims=(elsewhere,))) == []
     assert texts(job, claims((0, "a", (1, 2)))) == [
         "demo-worker-0 has GPU 1,2 of a by its claim, planned was GPU 0,3 of a"
     ]
@@ -287,8 +296,8 @@ def test_claims_are_compared_by_the_devices_that_slices_publish(api: FakeApi, tm
             }
         )
     config = kubeconfig(tmp_path / "config", api.url)
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
-    found = drift.of(backend, backend.job("demo", "team-a"))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
+    found = drift.drift_of(backend, backend.job("demo", "team-a"))
     assert [str(one) for one in found] == [
         "demo-worker-2 has GPU 0,1 of b by its claim, planned was GPU 0,3 of b"
     ]
@@ -301,10 +310,12 @@ SAYS = "".join(f"GPU {i}: Tesla V100-SXM2-32GB (UUID: {one})\n" for i, one in en
 
 
 def test_the_list_of_nvidia_smi_is_read_line_by_line():
-    assert listed(SAYS)[2] == Device(index=2, name="Tesla V100-SXM2-32GB", uuid=UUIDS[2])
-    assert len(listed(SAYS)) == 4
-    assert listed("No devices found.\n") == ()
-    assert listed("") == ()
+    assert parse_smi_list(SAYS)[2] == SeenDevice(
+        index=2, name="Tesla V100-SXM2-32GB", uuid=UUIDS[2]
+    )
+    assert len(parse_smi_list(SAYS)) == 4
+    assert parse_smi_list("No devices found.\n") == ()
+    assert parse_smi_list("") == ()
 
 
 def test_a_gpu_that_is_cut_up_counts_as_its_slices():
@@ -314,7 +325,7 @@ def test_a_gpu_that_is_cut_up_counts_as_its_slices():
         "  MIG 1g.5gb      Device  1: (UUID: MIG-6b5c4aa2-1111-5555-9999-aaaaaaaaaaaa)\n"
         f"GPU 1: NVIDIA A100-SXM4-40GB (UUID: {UUIDS[1]})\n"
     )
-    assert [one.uuid for one in listed(text)] == [
+    assert [one.uuid for one in parse_smi_list(text)] == [
         "MIG-6b5c4aa2-0000-5555-9999-aaaaaaaaaaaa",
         "MIG-6b5c4aa2-1111-5555-9999-aaaaaaaaaaaa",
         UUIDS[1],
@@ -452,6 +463,33 @@ def test_a_command_returns_its_exit_code_and_both_outputs(serve: Any):
     assert asked["headers"]["authorization"] == "Bearer secret-token"
     assert "origin" not in asked["headers"]
     assert asked["protocol"] == "v5.channel.k8s.io"
+
+
+@pytest.mark.parametrize("channel", [1, 2])
+def test_output_without_end_is_given_up(serve: Any, channel: int):
+    def answer(peer: Peer, _asked: dict[str, Any]) -> None:
+        with suppress(OSError):
+            for _ in range(400):
+                peer.send(channel, b"y\n" * (1 << 15))
+
+    _, api = serve(answer)
+    with pytest.raises(ClusterError) as caught:
+        podexec.execute(api, "team-a", "demo-worker-0", ["nvidia-smi", "-L"])
+    assert caught.value.message == "`nvidia-smi -L` in pod demo-worker-0 prints more than 4 MiB"
+
+
+def test_a_command_runs_in_a_process_with_thousands_of_open_files(serve: Any):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    _, api = serve(lambda peer, _asked: peer.finish({"status": "Success"}))
+    null = os.open(os.devnull, os.O_RDONLY)
+    files = [null, *(os.dup(null) for _ in range(1100))]
+    try:
+        assert podexec.execute(api, "team-a", "demo-worker-0", ["true"]) == Done(code=0)
+    finally:
+        for one in files:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_long_output_arrives_whole(serve: Any):
@@ -594,7 +632,7 @@ def test_workers_are_compared_by_uuid_where_those_are_published():
         "demo-worker-2": ClusterError("`nvidia-smi -L` cannot be run", why="not found in $PATH"),
         "demo-worker-3": Done(code=9, stderr=b"NVIDIA-SMI has failed\n"),
     }
-    found = drift.inspect(Looked(world(published=True), answers), status(*all_well()))
+    found = drift.ask_workers(Looked(world(published=True), answers), status(*all_well()))
     assert [one.agrees for one in found] == [True, False, None, None]
     assert found[1].uuids == ("GPU-a-1", "GPU-a-2")
     assert found[2].trouble == "`nvidia-smi -L` cannot be run: not found in $PATH"
@@ -609,22 +647,22 @@ def test_a_claim_may_give_a_worker_any_group_that_was_planned_for_its_node():
         "demo-worker-3": says("GPU-a-1", "GPU-a-2"),
     }
     looked = Looked(world(published=True), answers)
-    found = drift.inspect(looked, status(*all_well(), binding="claims"))
+    found = drift.ask_workers(looked, status(*all_well(), binding="claims"))
     assert [one.agrees for one in found] == [True, True, False, False]
     # Everywhere else each worker has its own.
-    found = drift.inspect(looked, status(*all_well()))
+    found = drift.ask_workers(looked, status(*all_well()))
     assert not any(one.agrees for one in found)
 
 
 def test_without_uuids_the_number_of_gpus_is_compared():
     answers = {f"demo-worker-{index}": says(*UUIDS[:2]) for index in range(4)}
     answers["demo-worker-3"] = says(*UUIDS)
-    found = drift.inspect(Looked(world(published=False), answers), status(*all_well()))
+    found = drift.ask_workers(Looked(world(published=False), answers), status(*all_well()))
     assert [one.agrees for one in found] == [True, True, True, False]
 
 
 def test_workers_that_do_not_run_are_not_asked():
     pods = [runner(0, started=None), *all_well()[1:3]]
     answers = {name: says(*UUIDS[:2]) for name in ("demo-worker-1", "demo-worker-2")}
-    found = drift.inspect(Looked(world(published=False), answers), status(*pods))
+    found = drift.ask_workers(Looked(world(published=False), answers), status(*pods))
     assert [one.trouble for one in found] == ["it does not run", None, None, "it does not run"]

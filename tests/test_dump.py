@@ -28,7 +28,7 @@ NODES_AND_POD = [("Node", "node-a"), ("Pod", "w")]
 
 def read(folder: Path, *texts: str | bytes) -> list[tuple[str, str]]:
     """The kinds and names of the objects in some dumps."""
-    return [(one.kind, one.name) for one in dump.read(written(folder, *texts))]
+    return [(one.kind, one.name) for one in dump.read_dumps(written(folder, *texts))]
 
 
 def written(folder: Path, *texts: str | bytes) -> list[str]:
@@ -73,19 +73,19 @@ def test_every_way_to_write_two_objects_is_read(tmp_path: Path, text: str):
 def test_a_document_is_yaml_or_json(tmp_path: Path, text: str):
     path = tmp_path / "net.yaml"
     path.write_text(text)
-    assert dump.document(str(path)) == ({"levels": [], "beyondGBps": 100.0}, str(path))
+    assert dump.read_document(str(path))[:2] == ({"levels": [], "beyondGBps": 100.0}, str(path))
 
 
 def test_numbers_and_dates_that_are_none_are_text(tmp_path: Path):
     path = tmp_path / "net.yaml"
     long = "9" * 5000
     path.write_text(f"[2026-02-30, 0b_, {long}, !!timestamp no, 7]")
-    assert dump.document(str(path))[0] == ["2026-02-30", "0b_", long, "no", 7]
+    assert dump.read_document(str(path))[0] == ["2026-02-30", "0b_", long, "no", 7]
 
 
 def test_a_document_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"levels: []")))
-    assert dump.document("-") == ({"levels": []}, "standard input")
+    assert dump.read_document("-")[:2] == ({"levels": []}, "standard input")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_document_that_is_none_is_refused_with_its_place(
     path = tmp_path / "net.yaml"
     path.write_bytes(text)
     with pytest.raises(UsageError) as caught:
-        dump.document(str(path))
+        dump.read_document(str(path))
     assert caught.value.message.startswith(f"{path}: {problem}")
     assert "docs/how-it-works.md" in (caught.value.hint or "")
 
@@ -112,7 +112,7 @@ def test_a_document_that_is_none_is_refused_with_its_place(
 def test_a_document_that_cannot_be_read_is_refused(tmp_path: Path):
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UsageError) as caught:
-            dump.document(str(path))
+            dump.read_document(str(path))
         assert caught.value.message.startswith(f"{path}: cannot be read: ")
 
 
@@ -150,7 +150,7 @@ def test_things_that_are_no_objects_are_passed_over(tmp_path: Path):
 def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch):
     stdin = SimpleNamespace(buffer=io.BytesIO(json.dumps(LIST).encode()))
     monkeypatch.setattr("sys.stdin", stdin)
-    assert [one.name for one in dump.read(["-"])] == ["node-a", "w"]
+    assert [one.name for one in dump.read_dumps(["-"])] == ["node-a", "w"]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, 140, len(json.dumps(LIST)) - 1])
@@ -163,7 +163,7 @@ def test_a_dump_that_is_cut_off_is_refused_with_the_position(tmp_path: Path, cut
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("take", [lambda path: list(dump.read([path])), dump.document])
+@pytest.mark.parametrize("take", [lambda path: list(dump.read_dumps([path])), dump.read_document])
 def test_what_windows_powershell_writes_is_refused_by_its_name(
     tmp_path: Path, encoding: str, take: Any
 ):
@@ -201,7 +201,7 @@ def test_an_empty_or_missing_or_binary_file_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="dump-0: the dump is empty"):
         read(tmp_path, " \n")
     with pytest.raises(UsageError, match="nowhere: cannot be read: No such file"):
-        list(dump.read([str(tmp_path / "nowhere")]))
+        list(dump.read_dumps([str(tmp_path / "nowhere")]))
     with pytest.raises(UsageError, match="is not UTF-8 text"):
         read(tmp_path, b'{"kind": "\xff\xfe"}')
     with pytest.raises(UsageError, match="is not UTF-8 text"):
@@ -246,7 +246,7 @@ def test_whatever_else_is_in_objects_they_are_read(
     for whole in ({"items": nodes, "kind": "List"}, nodes):
         text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only) + space
         path.write_text(text * 2, encoding="utf-8")
-        names = [one.name for one in dump.read([str(path)])]
+        names = [one.name for one in dump.read_dumps([str(path)])]
         assert names == [one["metadata"]["name"] for one in nodes] * 2
 
 
@@ -266,7 +266,7 @@ def test_a_file_of_no_object_is_refused(tmp_path: Path):
 def test_a_dump_is_a_cluster(tmp_path: Path):
     path = tmp_path / "state.json"
     path.write_text(json.dumps(LIST))
-    cluster = observed.cluster(dump.read([str(path)]), source=str(path))
+    cluster = observed.cluster(dump.read_dumps([str(path)]), source=str(path))
     assert [one.name for one in cluster.nodes] == ["node-a"]
     assert cluster.source == str(path)
 
@@ -284,6 +284,6 @@ def test_claimed_gpus_are_the_same_in_a_dump_and_on_a_server(tmp_path: Path):
     del typed["items"][0]["kind"]
     mixed = {"kind": "List", "items": objects[:2]}
     paths = written(tmp_path, json.dumps(mixed), yaml.safe_dump(typed))
-    found = observed.cluster(dump.read(paths), source="t")
+    found = observed.cluster(dump.read_dumps(paths), source="t")
     assert members(found.nodes[0].free) == (1, 2, 4, 5, 6, 7)
     assert found.nodes[0].driver == "gpu.nvidia.com"

@@ -18,8 +18,8 @@ from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan
-from arena_topo.manifests.render import plan
-from arena_topo.manifests.requests import requested
+from arena_topo.manifests.render import build_plan
+from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 
 Leaves = dict[str, Any]
@@ -41,7 +41,7 @@ def test_every_flag_of_a_job_has_a_case():
 
 def planned(job: MPIJob, api: ApiVersion) -> Plan:
     files = {FILE: '{"a": 1}\n'} if job.config_file else {}
-    return plan(job, namespace="team-a", api=api, owner="USER", files=files)
+    return build_plan(job, namespace="team-a", api=api, owner="USER", files=files)
 
 
 @pytest.mark.parametrize(("case", "api"), EVERY)
@@ -156,7 +156,7 @@ def recorded(made: Plan) -> Leaves:
 
 
 def asked(job: MPIJob) -> Leaves:
-    return dict(json.loads(requested(job)))
+    return dict(json.loads(request_annotation(job)))
 
 
 def said(case: Case) -> Leaves:

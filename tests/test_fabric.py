@@ -73,7 +73,7 @@ def nvl72():
 
 
 def test_topographs_tiers_run_from_the_farthest_to_tier_zero():
-    result = fabric.from_labels(nvl72())
+    result = fabric.fabric_from_labels(nvl72())
     assert words(result) == ["region", "zone", "core", "spine", "leaf", "nvlink"]
     assert result.domains["node1102"] == (
         "us-east",
@@ -87,19 +87,19 @@ def test_topographs_tiers_run_from_the_farthest_to_tier_zero():
 
 
 def test_trays_of_one_rack_meet_over_nvlink_and_racks_over_switches():
-    result = fabric.from_labels(
+    result = fabric.fabric_from_labels(
         nvl72(), rdma=dict.fromkeys(nvl72(), 200.0), nvlink=dict.fromkeys(nvl72(), 721.8)
     )
     assert joining(result, ["node1101", "node1118"]) == Tier(name="nvlink", bandwidth=721.8)
-    assert joining(result, ["node1101", "node1201"]) == Tier(name="spine", bandwidth=200.0)
-    assert joining(result, ["node1101", "node2201"]) == Tier(name="core", bandwidth=200.0)
+    assert joining(result, ["node1101", "node1201"]) == Tier(name="spine")
+    assert joining(result, ["node1101", "node2201"]) == Tier(name="core")
     assert joined(result, "node1101", "node1102", "node2101") == "core"
 
 
 def test_a_switch_deeper_than_the_third_is_called_by_its_tier():
     tiers = {f"fabric.topograph.run/tier-{at}": "top" for at in range(5)}
     nodes = {"a": tiers, "b": tiers | {LEAF: "other"}, "c": tiers}
-    assert words(fabric.from_labels(nodes)) == ["tier-4", "tier-3", "core", "spine", "leaf"]
+    assert words(fabric.fabric_from_labels(nodes)) == ["tier-4", "tier-3", "core", "spine", "leaf"]
 
 
 def pairs(coarse, near):
@@ -145,7 +145,7 @@ def pairs(coarse, near):
     ],
 )
 def test_each_family_of_labels_is_a_tree_of_the_same_words(coarse, near, expected):
-    result = fabric.from_labels(pairs(coarse, near))
+    result = fabric.fabric_from_labels(pairs(coarse, near))
     assert words(result) == expected
     assert joined(result, "a", "b") == expected[1]
     assert joined(result, "b", "c") == expected[0]
@@ -165,7 +165,7 @@ def test_gkes_own_labels_are_read_and_the_host_is_no_level():
         "gke-b": node | {f"{GKE}host": "b881b33e5fd8128f2e8b3ad50506ee87"},
         "gke-c": node | {f"{GKE}subblock": "5a1c0ffee4a44590c026f7c1bf4c1695"},
     }
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert words(result) == ["region", "zone", "spine", "leaf"]
     assert joined(result, "gke-a", "gke-b") == "leaf"
     assert joined(result, "gke-a", "gke-c") == "spine"
@@ -174,19 +174,28 @@ def test_gkes_own_labels_are_read_and_the_host_is_no_level():
 def test_a_gke_sub_block_repeated_as_accelerator_domain_is_not_nvlink():
     node = {f"{GKE}block": "b1", f"{GKE}subblock": "sb1", ACCELERATOR: "sb1"}
     nodes = {"a": node, "b": node, "c": {**node, f"{GKE}subblock": "sb2", ACCELERATOR: "sb2"}}
-    assert words(fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))) == ["spine", "leaf"]
+    assert words(fabric.fabric_from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))) == [
+        "spine",
+        "leaf",
+    ]
     cliques = {name: {**labels, CLIQUE: "uuid.1"} for name, labels in nodes.items()}
-    assert "nvlink" in words(fabric.from_labels(cliques, nvlink=dict.fromkeys(cliques, 721.8)))
+    assert "nvlink" in words(
+        fabric.fabric_from_labels(cliques, nvlink=dict.fromkeys(cliques, 721.8))
+    )
 
 
 def test_the_fourth_layer_of_eks_counts_only_where_all_nodes_have_it():
     three = {f"{EKS}{layer}": f"nn-{layer}" for layer in (1, 2, 3)}
     four = three | {f"{EKS}4": "nn-4"}
     alone = {"z": {f"{EKS}1": "nn-other", f"{EKS}2": "nn-o2", f"{EKS}3": "nn-o3"}}
-    assert words(fabric.from_labels({"a": three, "b": three, **alone})) == ["core", "spine", "leaf"]
+    assert words(fabric.fabric_from_labels({"a": three, "b": three, **alone})) == [
+        "core",
+        "spine",
+        "leaf",
+    ]
     everywhere = {"a": four, "b": four, "c": four | {f"{EKS}4": "nn-9"}}
-    assert words(fabric.from_labels(everywhere)) == ["tier-3", "core", "spine", "leaf"]
-    mixed = fabric.from_labels({"a": three, "b": four, **alone})
+    assert words(fabric.fabric_from_labels(everywhere)) == ["tier-3", "core", "spine", "leaf"]
+    mixed = fabric.fabric_from_labels({"a": three, "b": four, **alone})
     assert words(mixed) == ["core", "spine", "leaf"]
     assert joined(mixed, "a", "b") == "leaf"
     assert mixed.notes == ()
@@ -195,16 +204,16 @@ def test_the_fourth_layer_of_eks_counts_only_where_all_nodes_have_it():
 def test_the_family_that_places_most_nodes_wins_and_the_better_one_of_equals():
     both = {LEAF: "t1", f"{GKE}subblock": "g1"}
     nodes = {"a": both, "b": both, "c": {LEAF: "t2", f"{GKE}subblock": "g1"}}
-    assert fabric.from_labels(nodes).domains["a"] == ("t1",)
+    assert fabric.fabric_from_labels(nodes).domains["a"] == ("t1",)
     stale = {"a": both, "b": {f"{GKE}subblock": "g1"}, "c": {f"{GKE}subblock": "g2"}}
-    assert fabric.from_labels(stale).domains == {"a": ("g1",), "b": ("g1",), "c": ("g2",)}
+    assert fabric.fabric_from_labels(stale).domains == {"a": ("g1",), "b": ("g1",), "c": ("g2",)}
 
 
 def test_cliques_of_one_nvlink_cluster_do_not_reach_each_other():
     near, far = "00000000-0000-0000-0000-0000000000ab", "00000000-0000-0000-0000-0000000000cd"
     cliques = [f"{near}.0", f"{near}.0", f"{near}.1", f"{near}.1", f"{far}.0", f"{far}.1"]
     nodes = {f"worker-{at}": {CLIQUE: clique} for at, clique in enumerate(cliques)}
-    result = fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 721.8))
+    result = fabric.fabric_from_labels(nodes, nvlink=dict.fromkeys(nodes, 721.8))
     assert joined(result, "worker-0", "worker-1") == "nvlink"
     assert joined(result, "worker-1", "worker-2") == "beyond"
     assert joined(result, "worker-3", "worker-4") == "beyond"
@@ -213,14 +222,14 @@ def test_cliques_of_one_nvlink_cluster_do_not_reach_each_other():
 def test_machines_that_belong_to_no_nvlink_cluster_do_not_share_one():
     nobody = "00000000-0000-0000-0000-000000000000.0"
     nodes = {name: {CLIQUE: nobody, LEAF: "l1" if name < "c" else "l2"} for name in "abc"}
-    result = fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))
+    result = fabric.fabric_from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))
     assert words(result) == ["leaf"]
     assert joined(result, "a", "c") == "beyond"
 
 
 def test_a_node_without_a_clique_shares_no_nvlink_and_that_is_no_gap():
     nodes = {"gb-1": {CLIQUE: "uuid.1"}, "gb-2": {CLIQUE: "uuid.1"}, "h-1": {}}
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert result.notes == ()
     assert joined(result, "gb-1", "gb-2") == "nvlink"
     assert joined(result, "gb-1", "h-1") == "beyond"
@@ -228,14 +237,14 @@ def test_a_node_without_a_clique_shares_no_nvlink_and_that_is_no_gap():
 
 def test_a_node_without_a_domain_label_is_alone_and_gets_a_note():
     nodes = pairs(SPINE, LEAF) | {"e": {SPINE: "s1"}, "f": {SPINE: "s1"}}
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "e", "f") == joined(result, "a", "e") == "spine"
     assert len({result.domains[name][1] for name in "abcdef"}) == 5
     assert result.notes == (f"2 nodes (e, f) do not name the leaf ({LEAF})",)
 
 
 def test_a_node_without_labels_is_near_no_other_node():
-    result = fabric.from_labels(pairs(SPINE, LEAF) | {"lost": {}, "gone": {}})
+    result = fabric.fabric_from_labels(pairs(SPINE, LEAF) | {"lost": {}, "gone": {}})
     for name in ("a", "d", "gone"):
         assert joined(result, "lost", name) == "beyond"
     assert len(result.notes) == 2
@@ -244,7 +253,7 @@ def test_a_node_without_labels_is_near_no_other_node():
 def test_nodes_of_one_leaf_share_a_spine_even_if_not_all_name_it():
     nodes = pairs(SPINE, LEAF)
     del nodes["b"][SPINE]
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "a", "b") == "leaf"
     assert result.domains["b"] == ("s1", "l1")
     assert result.notes == ("node b does not name the spine (fabric.topograph.run/tier-1)",)
@@ -253,7 +262,7 @@ def test_nodes_of_one_leaf_share_a_spine_even_if_not_all_name_it():
 def test_a_leaf_whose_nodes_all_keep_silent_about_the_spine_stays_whole():
     nodes = pairs(SPINE, LEAF)
     del nodes["a"][SPINE], nodes["b"][SPINE]
-    result = fabric.from_labels(nodes | {"e": {SPINE: "s1", LEAF: "l2"}})
+    result = fabric.fabric_from_labels(nodes | {"e": {SPINE: "s1", LEAF: "l2"}})
     assert joined(result, "a", "b") == "leaf"
     assert joined(result, "a", "c") == "beyond"
     assert joined(result, "c", "e") == "leaf"
@@ -261,14 +270,14 @@ def test_a_leaf_whose_nodes_all_keep_silent_about_the_spine_stays_whole():
 
 def test_a_node_and_a_leaf_of_one_name_do_not_share_what_neither_names():
     nodes = {"a": {LEAF: "c"}, "b": {LEAF: "c"}, "c": {}, "d": {SPINE: "s1"}, "e": {SPINE: "s1"}}
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "a", "b") == "leaf"
     assert joined(result, "a", "c") == "beyond"
 
 
 def test_a_leaf_under_two_spines_is_two_leaves():
     nodes = pairs(SPINE, LEAF) | {"e": {SPINE: "s2", LEAF: "l1"}, "f": {SPINE: "s2", LEAF: "l1"}}
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "a", "b") == joined(result, "e", "f") == "leaf"
     assert joined(result, "a", "e") == "beyond"
     assert result.domains["a"] == ("s1", "s1/l1")
@@ -281,7 +290,7 @@ def test_a_spine_in_two_zones_is_two_spines():
         for zone in ("x", "y")
         for at in range(4)
     }
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "x0", "x1") == "leaf"
     assert joined(result, "x0", "y0") == "beyond"
 
@@ -292,17 +301,17 @@ def test_switches_above_each_other_in_a_circle_do_no_harm():
         "b": {SPINE: "x", LEAF: "y"},
         "c": {SPINE: "y", LEAF: "x"},
     }
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "a", "b") == "leaf"
     assert joined(result, "a", "c") == "beyond"
 
 
 def test_a_level_on_which_every_node_is_alone_is_dropped():
     nodes = {name: {ZONE: "z", LEAF: name} for name in "abc"}
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert words(result) == ["zone"]
     assert result.notes == ()
-    assert fabric.from_labels({"only": {ZONE: "z"}}).tiers == ()
+    assert fabric.fabric_from_labels({"only": {ZONE: "z"}}).tiers == ()
 
 
 def test_values_that_no_api_server_lets_through_do_no_harm():
@@ -317,7 +326,7 @@ def test_values_that_no_api_server_lets_through_do_no_harm():
         "h": {SPINE: "s1", LEAF: "\u202ex\n" * 1000},
         "i": {SPINE: "s1", LEAF: "l1"},
     }
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     assert joined(result, "b", "i") == "leaf"
     for one, other in [("a", "b"), ("d", "g"), ("f", "g"), ("e", "f"), ("b", "c")]:
         assert joined(result, one, other) in {"spine", "beyond"}
@@ -329,29 +338,24 @@ def test_values_that_no_api_server_lets_through_do_no_harm():
 # Bandwidths
 
 
-def test_without_any_information_all_nodes_share_one_slow_network():
-    result = fabric.from_labels({"a": {}, "b": {}})
-    assert result == fabric.Fabric(
-        tiers=(), beyond=1.25, domains={"a": (), "b": ()}, assumed=frozenset({"beyond"}), notes=()
-    )
-    assert fabric.from_labels({}).domains == {}
+def test_without_any_information_all_nodes_share_one_unknown_network():
+    result = fabric.fabric_from_labels({"a": {}, "b": {}})
+    assert result == fabric.Fabric(tiers=(), beyond=None, domains={"a": (), "b": ()}, notes=())
+    assert fabric.fabric_from_labels({}).domains == {}
 
 
-def test_the_fastest_network_decides_and_slower_nodes_are_limited_by_themselves():
+def test_nodes_with_slower_nics_than_others_are_limited_by_themselves():
     nodes = pairs(SPINE, LEAF)
-    assert rates(fabric.from_labels(nodes)) == [1.25, 1.25, 1.25]
     nics = {"a": 400.0, "b": 400.0, "c": 100.0, "d": 400.0}
-    result = fabric.from_labels(nodes, rdma=nics)
-    assert rates(result) == [400.0, 400.0, 400.0]
+    result = fabric.fabric_from_labels(nodes, rdma=nics)
+    assert rates(result) == [None, None, None]
     assert (result.limits, result.notes) == ({"c": 100.0}, ())
-    equal = fabric.from_labels({"a": {}, "b": {}}, rdma=nics)
-    assert (equal.beyond, equal.limits) == (400.0, {})
+    assert fabric.fabric_from_labels({"a": {}, "b": {}}, rdma=nics).limits == {}
 
 
 def test_a_node_without_known_rdma_limits_only_itself():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
-    result = fabric.from_labels(pairs(SPINE, LEAF), rdma=nics)
-    assert rates(result) == [400.0, 400.0, 400.0]
+    result = fabric.fabric_from_labels(pairs(SPINE, LEAF), rdma=nics)
     assert (result.limits, result.notes) == ({"c": 1.25}, ())
 
 
@@ -360,53 +364,39 @@ def flat_file(**more):
     return {"levels": [level]}
 
 
-def test_with_one_given_speed_the_slowest_nics_set_the_other_levels():
+def test_with_one_given_speed_no_node_is_limited_by_itself():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
-    file = fabric.read(flat_file(bandwidthGBps=50), where="f.yaml")
+    file = fabric.parse_fabric(flat_file(bandwidthGBps=50), where="f.yaml")
     result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
-    assert rates(result) == [1.25, 50.0]
+    assert rates(result) == [None, 50.0]
     assert (result.limits, result.notes) == ({}, ())
 
 
 def test_a_file_that_gives_no_speed_leaves_slow_nodes_to_themselves():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
-    file = fabric.read(flat_file(), where="f.yaml")
+    file = fabric.parse_fabric(flat_file(), where="f.yaml")
     result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
-    assert (rates(result), result.limits, result.notes) == ([400.0, 400.0], {"c": 1.25}, ())
+    assert (rates(result), result.limits, result.notes) == ([None, None], {"c": 1.25}, ())
 
 
 def test_no_nic_slows_down_nodes_that_reach_each_other_over_nvlink():
     nodes = {**pairs(LEAF, CLIQUE), "fast": {}}
     trays = dict.fromkeys("abcd", 721.8)
-    result = fabric.from_labels(nodes, rdma={"fast": 50.0}, nvlink=trays)
-    assert rates(result) == [50.0, 50.0, 721.8]
+    result = fabric.fabric_from_labels(nodes, rdma={"fast": 50.0}, nvlink=trays)
+    assert rates(result) == [None, None, 721.8]
     assert result.limits == {"c": 1.25, "d": 1.25}
-    unknown = fabric.from_labels(nodes, rdma={"fast": 50.0})
+    unknown = fabric.fabric_from_labels(nodes, rdma={"fast": 50.0})
     assert unknown.limits == dict.fromkeys("abcd", 1.25)
 
 
-def test_rdma_does_not_leave_the_zone():
-    nodes = pairs(ZONE, LEAF)
-    for labels in nodes.values():
-        labels[REGION] = "r"
-    result = fabric.from_labels(nodes, rdma=dict.fromkeys(nodes, 50.0))
-    assert words(result) == ["region", "zone", "leaf"]
-    assert rates(result) == [1.25, 1.25, 50.0, 50.0]
-
-
-def test_nvlink_is_never_slower_than_the_network_around_it():
+def test_the_rate_of_nvlink_follows_from_the_gpus_if_it_is_known_of_all():
     nodes = pairs(LEAF, CLIQUE)
-    nics = dict.fromkeys(nodes, 400.0)
-    assert rates(fabric.from_labels(nodes, rdma=nics, nvlink=dict.fromkeys(nodes, 371.0))) == [
-        400.0,
-        400.0,
-        400.0,
-    ]
-    assert rates(fabric.from_labels(nodes, rdma=nics)) == [400.0, 400.0, 400.0]
-    assert rates(fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 721.8))) == [
-        1.25,
-        1.25,
-        721.8,
+    trays = dict.fromkeys(nodes, 721.8)
+    assert rates(fabric.fabric_from_labels(nodes, nvlink=trays)) == [None, None, 721.8]
+    assert rates(fabric.fabric_from_labels(nodes, nvlink={**trays, "a": None})) == [
+        None,
+        None,
+        None,
     ]
 
 
@@ -423,7 +413,7 @@ def topology(*labels, version="v1beta1"):
 
 
 def from_topology(document, nodes, **known):
-    return fabric.from_labels(nodes, records.read(document).levels, **known)
+    return fabric.fabric_from_labels(nodes, records.record_of(document).levels, **known)
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1beta2"])
@@ -434,7 +424,7 @@ def test_a_kueue_topology_lists_its_levels_and_the_hostname_is_the_node(version)
     assert words(result) == ["topology-block", "topology-rack"]
     assert joined(result, "a", "b") == "topology-rack"
     assert joined(result, "a", "c") == "topology-block"
-    assert result.assumed
+    assert rates(result) == [None, None, None]
 
 
 def test_levels_of_a_topology_have_the_words_that_are_known_for_their_labels():
@@ -444,7 +434,6 @@ def test_levels_of_a_topology_have_the_words_that_are_known_for_their_labels():
         labels[ZONE] = "z"
     result = from_topology(found, nodes, rdma=dict.fromkeys(nodes, 200.0))
     assert words(result) == ["zone", "spine", "leaf"]
-    assert rates(result) == [1.25, 200.0, 200.0, 200.0]
     assert result.notes == ()
 
 
@@ -485,7 +474,7 @@ def test_an_unused_level_of_a_topology_gets_a_note():
     ],
 )
 def test_an_invalid_topology_is_named_with_its_path(document, message):
-    found = records.read(document)
+    found = records.record_of(document)
     assert isinstance(found, records.Unread)
     assert found.note == f"Topology default is ignored: {message}"
 
@@ -508,7 +497,7 @@ def halls():
 
 def from_yaml(name, **known):
     path = FABRICS / name
-    file = fabric.read(yaml.safe_load(path.read_text()), where=name)
+    file = fabric.parse_fabric(yaml.safe_load(path.read_text()), where=name)
     return fabric.from_file(file, halls(), **known)
 
 
@@ -524,23 +513,19 @@ def test_a_fabric_file_gives_names_and_bandwidths():
             "d": ("2", "C"),
             "e": ("2", "C"),
         },
-        assumed=frozenset(),
         notes=(),
     )
     assert joined(result, "a", "c") == "hall"
     assert joined(result, "a", "d") == "beyond"
 
 
-def test_bandwidths_a_file_leaves_out_fit_between_those_it_gives():
+def test_bandwidths_a_file_leaves_out_are_not_known():
     result = from_yaml("partly-measured.yaml")
     assert words(result) == ["hall", "row", "rack"]
-    assert rates(result) == [1.25, 1.25, 25.0, 25.0]
-    assert result.assumed
-    fast = from_yaml("partly-measured.yaml", rdma=dict.fromkeys(halls(), 100.0))
-    assert rates(fast) == [25.0, 25.0, 25.0, 100.0]
+    assert rates(result) == [None, None, 25.0, None]
 
 
-def test_a_level_of_a_file_that_no_node_knows_is_mentioned_and_still_bounds_the_others():
+def test_a_level_of_a_file_that_no_node_knows_is_mentioned():
     written = {
         "levels": [
             {"name": "hall", "label": "example.com/hall"},
@@ -548,23 +533,22 @@ def test_a_level_of_a_file_that_no_node_knows_is_mentioned_and_still_bounds_the_
             {"name": "rack", "label": "example.com/rack"},
         ]
     }
-    nics = dict.fromkeys(halls(), 100.0)
-    result = fabric.from_file(fabric.read(written, where="f.yaml"), halls(), rdma=nics)
+    result = fabric.from_file(fabric.parse_fabric(written, where="f.yaml"), halls())
     assert words(result) == ["hall", "rack"]
-    assert rates(result) == [2.0, 2.0, 100.0]
+    assert rates(result) == [None, None, None]
     assert result.notes == ("no node has the label example.com/hallway: the level row is not used",)
 
 
 def test_a_file_may_know_nothing_but_the_speed_of_a_flat_network():
     result = fabric.from_file(
-        fabric.read({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
+        fabric.parse_fabric({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
     )
-    assert (result.tiers, result.beyond, result.assumed) == ((), 12.5, frozenset())
+    assert (result.tiers, result.beyond) == ((), 12.5)
 
 
 def test_levels_of_a_file_may_be_equally_fast():
     written = {"levels": [level(), level(name="row", label="example.com/row")], "beyondGBps": 50}
-    assert rates(fabric.from_file(fabric.read(written, where="f.yaml"), halls())) == [
+    assert rates(fabric.from_file(fabric.parse_fabric(written, where="f.yaml"), halls())) == [
         50.0,
         50.0,
         50.0,
@@ -621,7 +605,6 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                 (0, "expected a number >= 0.001"),
                 (math.nan, "expected a number >= 0.001"),
                 (math.inf, "expected a number <= 1000000.0"),
-                (16**5000, "number out of range"),
             ]
         ),
         (
@@ -650,8 +633,14 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 )
 def test_a_bad_file_is_named_with_the_place_in_it(data, problem):
     with pytest.raises(UsageError) as caught:
-        fabric.read(data, where="net.yaml")
+        fabric.parse_fabric(data, where="net.yaml")
     assert caught.value.message == f"net.yaml: {problem}"
+
+
+def test_a_number_of_thousands_of_digits_is_named_with_its_place():
+    # The rest of the sentence is msgspec's, and differs between its versions.
+    with pytest.raises(UsageError, match=r"^net\.yaml: levels\[0\]\.bandwidthGBps: "):
+        fabric.parse_fabric({"levels": [level(bandwidthGBps=16**5000)]}, where="net.yaml")
 
 
 # Laws
@@ -672,11 +661,12 @@ def partition(result):
 
 @given(CLUSTERS, NICS, NICS)
 def test_tiers_are_a_tree_that_is_never_faster_outward(nodes, nic, nvlink):
-    result = fabric.from_labels(
+    result = fabric.fabric_from_labels(
         nodes, rdma=dict.fromkeys(nodes, nic), nvlink=dict.fromkeys(nodes, nvlink)
     )
     assert len(set(words(result))) == len(result.tiers)
-    assert all(outer <= inner for outer, inner in pairwise(rates(result)))
+    known = [rate for rate in rates(result) if rate is not None]
+    assert all(outer <= inner for outer, inner in pairwise(known))
     assert list(result.domains) == sorted(nodes)
     for path in result.domains.values():
         assert len(path) == len(result.tiers)
@@ -688,7 +678,7 @@ def test_tiers_are_a_tree_that_is_never_faster_outward(nodes, nic, nvlink):
 
 @given(CLUSTERS)
 def test_the_nearest_level_of_two_nodes_is_the_same_both_ways(nodes):
-    found = partition(fabric.from_labels(nodes))
+    found = partition(fabric.fabric_from_labels(nodes))
     assert found == [list(column) for column in zip(*found, strict=True)]
 
 
@@ -698,7 +688,7 @@ def test_renaming_domains_changes_nothing_but_names(nodes):
         name: {key: f"{key[-4:]}-{value}" if value else "" for key, value in labels.items()}
         for name, labels in nodes.items()
     }
-    before, after = fabric.from_labels(nodes), fabric.from_labels(renamed)
+    before, after = fabric.fabric_from_labels(nodes), fabric.fabric_from_labels(renamed)
     assert before.tiers == after.tiers
     assert partition(before) == partition(after)
 
@@ -707,12 +697,12 @@ def test_renaming_domains_changes_nothing_but_names(nodes):
 def test_the_order_in_which_nodes_are_listed_does_not_matter(nodes, random):
     shuffled = list(nodes.items())
     random.shuffle(shuffled)
-    assert fabric.from_labels(dict(shuffled)) == fabric.from_labels(nodes)
+    assert fabric.fabric_from_labels(dict(shuffled)) == fabric.fabric_from_labels(nodes)
 
 
 @given(CLUSTERS)
 def test_nodes_with_equal_labels_down_to_the_nearest_level_share_all_domains(nodes):
-    result = fabric.from_labels(nodes)
+    result = fabric.fabric_from_labels(nodes)
     for one, labels in nodes.items():
         for other, others in nodes.items():
             if labels == others and is_word(labels.get(CLIQUE, "")):
@@ -724,4 +714,4 @@ def test_no_file_makes_the_reader_fall_over(data):
     for written in (data, {"levels": data}, {"levels": [data]}, {"levels": [{"name": data}]}):
         if written != {"levels": []}:
             with pytest.raises(UsageError):
-                fabric.read(written, where="f")
+                fabric.parse_fabric(written, where="f")

@@ -83,12 +83,12 @@ def test_a_plan_stays_in_one_rack_of_the_fabric_file(arena: Run, state: str, net
     for workers, tier, rate in ((4, "row", 50), (16, "beyond", 3.1)):
         plan, _err = planned(arena, workers, *known)
         assert (plan["tier"], plan["bandwidth"]["limitedBy"]) == (tier, "network")
-        assert plan["usableGBps"] == pytest.approx(0.929 * rate, abs=0.01)
+        assert plan["usableGBps"] == pytest.approx(0.931 * rate, abs=0.01)
 
 
 def test_a_gang_over_an_unknown_network_gets_a_note_without_a_fabric_file(arena: Run, state: str):
     plan, err = planned(arena, 2, "--state", state)
-    assert (plan["tier"], plan["usableGBps"]) == ("beyond", 0.8)
+    assert (plan["tier"], plan["usableGBps"]) == ("beyond", 2.68)
     assert (
         "note: the speed of the network between nodes is not known; --fabric FILE gives it\n"
     ) in err
@@ -152,10 +152,22 @@ RATE = "bandwidthGBps"
         ("levels: [", "line 2, column 1: not YAML: "),
         (
             FABRIC.replace("200", "-1"),
-            f"levels[1].{RATE}: expected a number >= 0.001",
+            f"line 7: levels[1].{RATE}: expected a number >= 0.001",
         ),
-        (FABRIC.replace("200", "20"), f"levels[0].{RATE}: 50 is more than the 20 of levels[1]"),
-        (FABRIC.replace("3.1", "60"), f"beyondGBps: 60 is more than the 50 of levels[0].{RATE}"),
+        (f"{FABRIC}beyondGBps: 2\n", "line 9: beyondGBps is given twice"),
+        (
+            f"{FABRIC}software:\n  - gdr: false\n    plugin: efax\n",
+            "line 11: software[0].plugin: 'efax' is none of none, efa, cxi",
+        ),
+        (f"{FABRIC}software:\n  - label: a/b\n", "line 10: software[0].value: is missing"),
+        (
+            FABRIC.replace("200", "20"),
+            f"line 4: levels[0].{RATE}: 50 is more than the 20 of levels[1]",
+        ),
+        (
+            FABRIC.replace("3.1", "60"),
+            f"line 8: beyondGBps: 60 is more than the 50 of levels[0].{RATE}",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", [("plan", "mpi"), ("submit", "mpi", "--dry-run")])
@@ -177,7 +189,7 @@ def test_a_fabric_file_that_is_wrong_is_answered_with_what_is_expected(arena: Ru
     assert (code, err.splitlines()) == (
         2,
         [
-            f"error: {path}: levels: expected a list, got a whole number",
+            f"error: {path}: line 1: levels: expected a list, got a whole number",
             (
                 "  why:  levels run from coarse to near; each has a name, the key of a node label,"
                 " maybe GB/s"
@@ -222,6 +234,32 @@ def test_the_local_engine_refuses_a_fabric_file(arena: Run, net: str, verb: str)
     assert err.startswith("error: --fabric is not for the local engine\n")
 
 
+@pytest.mark.parametrize("more", ["", "software: [{plugin: tcpx}]"])
+def test_a_profile_says_what_holds_on_all_nodes_of_a_site(
+    arena: Run, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+):
+    """Beside a fabric file, too: no P2P by the profile, and its plug-in instead of the file's."""
+    settings, file = tmp_path / "config.toml", tmp_path / "net.yaml"
+    settings.write_text('[profile.lab.submit]\nno-p2p = true\nplugin = "efa"\n')
+    file.write_text(more)
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", str(settings))
+    beside = ("--state", state, *(("--fabric", str(file)) if more else ()))
+    usual, _err = planned(arena, 1, *beside)
+    there, _err = planned(arena, 1, *beside, "--profile", "lab")
+    assert usual["bandwidth"]["regime"] in {"nvls", "nvswitch-ring"}
+    assert there["bandwidth"]["regime"] == "host-staged"
+    flags, _err = planned(arena, 1, *beside, "--no-p2p", "--plugin", "efa")
+    assert flags["bandwidth"] == there["bandwidth"]
+
+
+def test_the_local_engine_refuses_facts_of_a_site(arena: Run):
+    code, _out, err = arena(
+        "plan", "mpi", *gang(2), "--backend=local", "--emulate=dgx-1-v100:2", "--no-gdr", "c"
+    )
+    assert code == 2
+    assert err.startswith("error: --no-p2p, --no-gdr or --plugin is not for the local engine\n")
+
+
 def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tmp_path: Path):
     api = FakeApi()
     try:
@@ -236,6 +274,34 @@ def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tm
             )
         assert code == 0
         assert "limited by TCP between 2 nodes within one rack" in err
+    finally:
+        api.close()
+
+
+def test_a_file_without_levels_leaves_them_to_the_topology_of_a_live_cluster(
+    arena: Run, tmp_path: Path
+):
+    api = FakeApi()
+    api.kueue, api.topologies = ["v1beta1"], ["v1beta1"]
+    levels = [{"nodeLabel": "example.com/row"}, {"nodeLabel": "example.com/rack"}]
+    try:
+        for one in nodes():
+            api.add(one)
+        api.add(
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta1",
+                "kind": "Topology",
+                "metadata": {"name": "default"},
+                "spec": {"levels": levels},
+            }
+        )
+        cluster = ("--kubeconfig", kubeconfig(tmp_path / "config", api.url), "-o", "json")
+        file = tmp_path / "site.yaml"
+        file.write_text("software: [{gdr: false}]")
+        for more in ((), ("--fabric", str(file))):
+            code, out, err = arena("topology", "show", *cluster, *more)
+            assert code == 0, err
+            assert [one["name"] for one in json.loads(out)["tiers"]] == ["row", "rack"]
     finally:
         api.close()
 

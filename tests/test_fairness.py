@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cube_mesh import HGX, V100, cluster, node
+from cube_mesh import HGX, cluster, node
 from replacing import replace
 
 from arena_topo.clusters.queues import suspender
@@ -15,18 +15,26 @@ from arena_topo.engines.kubernetes.queued import (
     MOST_TRIES,
     QueuedJob,
     Snapshot,
-    moment,
+    parse_time,
     queued,
     written,
 )
 from arena_topo.errors import InvalidJob
 from arena_topo.gang import fairness
-from arena_topo.gang.planning import fit
-from arena_topo.job import MPIJob, Quantity
-from arena_topo.manifests import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.requests import job_of, requested
+from arena_topo.job import MPIJob
+from arena_topo.manifests import (
+    FORMAT_ANNOTATION,
+    MAP,
+    RECORDED,
+    REQUEST,
+    STATE,
+    TRIES_ANNOTATION,
+    render,
+)
+from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.topology import Cluster, GPUSet, count
+from arena_topo.queueing.reservation import QueueHead
+from arena_topo.topology import Cluster
 
 NOW = 1_900_000_000.0
 
@@ -34,11 +42,11 @@ NOW = 1_900_000_000.0
 def a_job(name: str, workers: int = 2, gpus: int = 4, **more: Any) -> QueuedJob:
     """A gang that waits since it was created at 0."""
     asked = MPIJob(name=name, command="x", image="y", workers=workers, gpus=gpus, gputopology=True)
-    plan = render.plan(
+    plan = render.build_plan(
         asked, namespace="default", api=ApiVersion.V2BETA1, owner="a", files={}, waiting=""
     )
     manifest = plan.objects[0]
-    manifest["metadata"].setdefault("annotations", {})[REQUEST] = requested(asked)
+    manifest["metadata"].setdefault("annotations", {})[REQUEST] = request_annotation(asked)
     values: dict[str, Any] = {
         "namespace": "default",
         "name": name,
@@ -55,10 +63,6 @@ def a_job(name: str, workers: int = 2, gpus: int = 4, **more: Any) -> QueuedJob:
         "manifest": manifest,
     }
     return QueuedJob(**values | more)
-
-
-def runs(name: str, record: str, **more: Any) -> QueuedJob:
-    return a_job(name, state="placed", record=record, recorded=NOW, suspended=False, **more)
 
 
 def seen(jobs: Sequence[QueuedJob], emptied: Cluster) -> Snapshot:
@@ -98,20 +102,25 @@ def test_who_waits_for_somebody_else_is_not_in_the_queue(more: dict[str, Any]) -
     assert fairness.order([a_job("a")])
 
 
-def test_the_oldest_keeps_its_best_gpus_from_the_younger() -> None:
-    head, mine = a_job("head"), a_job("mine", created=1.0)
-    left, keeper = fairness.left_for(mine, TWO, seen([mine, head], TWO), fit)
-    assert keeper is head
-    # Both workers of the head on one node; the other is free for all.
-    assert sorted(count(one.free) for one in left.nodes) == [0, 8]
+def head_of(jobs: Sequence[QueuedJob], on: Cluster = TWO) -> QueueHead | None:
+    return fairness.find_head(seen(jobs, on), blocked=lambda _: False)
 
 
-def test_only_the_first_keeps_anything() -> None:
-    first, second = a_job("first", 1, 8), a_job("second", 1, 8, created=1.0)
-    mine = a_job("mine", 1, 8, created=2.0)
-    left, keeper = fairness.left_for(mine, TWO, seen([first, second, mine], TWO), fit)
-    assert keeper is first
-    assert sorted(count(one.free) for one in left.nodes) == [0, 8]
+def test_what_makes_no_sense_is_not_the_head() -> None:
+    broken, real = a_job("broken"), a_job("real", created=1.0)
+    broken.manifest["metadata"]["annotations"][REQUEST] = '{"maxNodes":"many"}'
+    with pytest.raises(InvalidJob):
+        job_of(broken.manifest)
+    head = head_of([broken, real])
+    assert head is not None
+    assert head.gang.key == "default/real"
+
+
+def test_a_gang_that_something_else_than_gpus_keeps_from_starting_keeps_nothing() -> None:
+    short, real = a_job("short"), a_job("real", created=1.0)
+    head = fairness.find_head(seen([short, real], TWO), blocked=lambda job: job is short)
+    assert head is not None
+    assert head.gang.key == "default/real"
 
 
 @pytest.mark.parametrize(
@@ -124,106 +133,25 @@ def test_only_the_first_keeps_anything() -> None:
 )
 def test_nothing_is_kept_from_whose_turn_it_is(mine: QueuedJob) -> None:
     younger = a_job("younger", created=2.0)
-    assert fairness.left_for(mine, TWO, seen([mine, younger], TWO), fit) == (TWO, None)
+    head = head_of([mine, younger])
+    assert fairness.left_to(mine, TWO, head, NOW) is TWO
 
 
-def test_what_can_never_fit_or_makes_no_sense_keeps_nothing_from_others() -> None:
-    huge, broken = a_job("huge", workers=9, gpus=8), a_job("broken")
-    broken.manifest["metadata"]["annotations"][REQUEST] = '{"maxNodes":"many"}'
-    with pytest.raises(InvalidJob):
-        job_of(broken.manifest)
-    real = a_job("real", created=1.0)
-    mine = a_job("mine", created=2.0)
-    _left, keeper = fairness.left_for(mine, TWO, seen([huge, broken, real, mine], TWO), fit)
-    assert keeper is real
-
-
-def test_a_gang_that_something_else_than_gpus_keeps_from_starting_keeps_nothing() -> None:
-    short, real, mine = a_job("short"), a_job("real", created=1.0), a_job("mine", created=2.0)
-    world = seen([short, real, mine], TWO)
-    found = fairness.left_for(mine, TWO, world, fit, blocked=lambda one: one is short)
-    assert found[1] is real
-
-
-HEAD = a_job("head", workers=1, gpus=8)
-ONE = cluster(node("node-0", HGX))
-
-
-HOLDER = "node-0/0,1,2,3"
-
-
-@pytest.mark.parametrize(
-    ("running", "until"),
-    [
-        ([], None),
-        ([runs("r", HOLDER, started=NOW - 100, timeout=600.0)], NOW + 500),
-        (
-            [
-                runs("r", HOLDER, started=NOW - 100, timeout=600.0),
-                runs("s", "node-0/4,5", started=NOW, timeout=900.0),
-            ],
-            NOW + 900,
-        ),
-        # Elsewhere, or not started yet: it holds none of these.
-        ([runs("r", "node-9/0", started=NOW, timeout=600.0)], None),
-        ([replace(runs("r", HOLDER, started=NOW, timeout=6.0), suspended=True)], None),
-        # Nobody knows when these end.
-        ([runs("r", HOLDER, started=NOW)], None),
-        ([runs("r", HOLDER, timeout=600.0)], None),
-        ([runs("r", HOLDER, started=NOW, timeout=6.0), runs("s", "node-0/7")], None),
-        ([runs("r", "no sense", started=NOW, timeout=600.0)], None),
-        # The kubelet picks its devices, so it may have any.
-        ([runs("r", "node-0/", started=NOW, timeout=600.0)], NOW + 600),
-    ],
-)
-def test_the_head_starts_when_the_last_of_those_before_it_must_have_ended(
-    running: Sequence[QueuedJob], until: float | None
-) -> None:
-    assert fairness.starts_by(job_of(HEAD.manifest), seen(running, ONE), fit) == until
-
-
-@pytest.mark.parametrize(
-    ("timeout", "uses"), [(499.0, True), (500.0, True), (501.0, False), (None, False)]
-)
-def test_who_ends_before_the_head_could_start_is_in_nobodys_way(
-    timeout: float | None, uses: object
-) -> None:
-    mine = a_job("mine", workers=1, gpus=4, created=1.0, timeout=timeout)
-    running = runs("r", HOLDER, started=NOW - 100, timeout=600.0)
-    free = cluster(node("node-0", HGX, 0xF0))
-    left, keeper = fairness.left_for(mine, free, seen([HEAD, mine, running], ONE), fit)
-    assert (left is free) is (keeper is None) is uses
-    assert (count(left.nodes[0].free) == 4) is uses
-
-
-def test_gpus_that_are_only_counted_are_kept_by_number() -> None:
-    opaque = cluster(node("node-0", V100, unattributed=4, cpu=64.0, memory=1 << 40))
-    job = MPIJob(name="j", command="x", image="y", workers=1, gpus=2, gputopology=True)
-    placement = fit(job, opaque)
-    assert placement is not None
-    unknown = replace(
-        placement, assignments=tuple(replace(one, gpus=()) for one in placement.assignments)
+def test_a_stopped_gang_gets_back_its_own_gpus_alone() -> None:
+    """Not all that the head has reserved on the same node."""
+    one = cluster(node("node-0", HGX))
+    first = a_job("first", workers=1, gpus=8)
+    stopped = a_job("stopped", workers=2, gpus=1, created=1.0, reserved="node-0/2;node-0/3")
+    head = head_of([first, stopped], one)
+    assert head is not None
+    assert head.gang.key == "default/first"
+    assert fairness.left_to(stopped, one, head, NOW).nodes[0].free == 0b1100
+    counted = a_job("stopped", workers=2, gpus=1, created=1.0, reserved="node-0/;node-0/")
+    unnamed = replace(
+        head.placement, assignments=(replace(head.placement.assignments[0], gpus=()),)
     )
-    left = fairness.without(opaque, unknown, job).nodes[0]
-    assert (left.unattributed, left.free_count) == (6, 2)
-
-
-def test_cpu_and_memory_are_kept_as_well() -> None:
-    roomy = cluster(node("node-0", V100, cpu=10.0, memory=10 << 30))
-    job = MPIJob(
-        name="j",
-        command="x",
-        image="y",
-        workers=2,
-        gpus=2,
-        cpu=Quantity.parse("4"),
-        memory=Quantity.parse("4Gi"),
-        gputopology=True,
-    )
-    placement = fit(job, roomy)
-    assert placement is not None
-    left = fairness.without(roomy, placement, job).nodes[0]
-    assert (left.cpu, left.memory, count(left.free)) == (2.0, 2 << 30, 4)
+    left = fairness.left_to(counted, one, replace(head, placement=unnamed), NOW)
+    assert left.nodes[0].free_count == 2
 
 
 @pytest.mark.parametrize(
@@ -258,7 +186,7 @@ def an_mpijob(**notes: str) -> dict[str, Any]:
             "name": "j",
             "namespace": "default",
             "creationTimestamp": "2026-11-21T12:00:00Z",
-            "annotations": {FORMAT: "v1", STATE: "placed", MAP: "node-0/0", **notes},
+            "annotations": {FORMAT_ANNOTATION: "v1", STATE: "placed", MAP: "node-0/0", **notes},
         },
         "spec": {
             "runPolicy": {"suspend": True, "activeDeadlineSeconds": 60},
@@ -275,7 +203,9 @@ def an_mpijob(**notes: str) -> dict[str, Any]:
 
 
 def test_a_job_is_read_as_it_stands() -> None:
-    found = queued(an_mpijob(**{RECORDED: "2026-11-21T12:00:05.25Z", TRIES: "2"}), {"high": 7})
+    found = queued(
+        an_mpijob(**{RECORDED: "2026-11-21T12:00:05.25Z", TRIES_ANNOTATION: "2"}), {"high": 7}
+    )
     assert found is not None
     assert (found.key, found.state, found.record) == (("default", "j"), "placed", "node-0/0")
     assert found.recorded == found.created + 5.25
@@ -291,7 +221,14 @@ def test_a_map_counts_only_in_the_state_placed(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(STATE, "running"), (STATE, ""), (FORMAT, None), (STATE, None)]
+    ("key", "value"),
+    [
+        (STATE, "running"),
+        (STATE, ""),
+        (FORMAT_ANNOTATION, "v2"),
+        (FORMAT_ANNOTATION, None),
+        (STATE, None),
+    ],
 )
 def test_what_is_not_ours_is_not_queued(key: str, value: str | None) -> None:
     job = an_mpijob()
@@ -311,13 +248,13 @@ def test_what_is_over_or_going_is_not_queued() -> None:
 
 
 def test_notes_that_make_no_sense_are_as_good_as_none() -> None:
-    found = queued(an_mpijob(**{RECORDED: "yesterday", TRIES: "-4"}), {})
+    found = queued(an_mpijob(**{RECORDED: "yesterday", TRIES_ANNOTATION: "-4"}), {})
     assert found is not None
     assert (found.recorded, found.tries, found.priority) == (None, 0, 0)
     for text in (None, "", "x", 7, "2026-13-01T00:00:00Z"):
-        assert moment(text) is None
+        assert parse_time(text) is None
     for tries in ("\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 5000, " 2", "2.0"):
-        found = queued(an_mpijob(**{TRIES: tries}), {})
+        found = queued(an_mpijob(**{TRIES_ANNOTATION: tries}), {})
         assert found is not None
         assert found.tries == 0
     endless = an_mpijob()
@@ -386,7 +323,7 @@ def test_the_form_of_v1alpha1_is_queued_too() -> None:
 
 def test_times_are_written_to_the_microsecond_and_read_back() -> None:
     assert written(NOW + 0.123456) == "2030-03-17T17:46:40.123456Z"
-    assert moment(written(NOW + 0.123456)) == pytest.approx(NOW + 0.123456, abs=1e-6)
+    assert parse_time(written(NOW + 0.123456)) == pytest.approx(NOW + 0.123456, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -432,17 +369,3 @@ def test_a_job_was_started_when_it_was_last_resumed() -> None:
     found = queued(job, {})
     assert found is not None
     assert found.started == found.created - 3600
-
-
-def test_gpus_of_a_placement_are_taken_out_of_what_is_free() -> None:
-    job = MPIJob(name="j", command="x", image="y", workers=2, gpus=2, gputopology=True)
-    whole = cluster(node("node-0", V100), node("node-1", V100))
-    placement = fit(job, whole)
-    assert placement is not None
-    left = fairness.without(whole, placement, job)
-    taken = {one.node: GPUSet(0) for one in placement.assignments}
-    for one in placement.assignments:
-        for gpu in one.gpus:
-            taken[one.node] = GPUSet(taken[one.node] | 1 << gpu)
-    for before, after in zip(whole.nodes, left.nodes, strict=True):
-        assert after.free == before.free & ~taken.get(before.name, 0)

@@ -22,7 +22,7 @@ MAP = "node-a/0,3;node-b/1,2"
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     fake = FakeApi()
-    for one in install.objects(Installation(image="any", gang=True)):
+    for one in install.installation_objects(Installation(image="any", gang=True)):
         if "Admission" in one["kind"]:
             fake.add(one)
     yield fake

@@ -191,6 +191,35 @@ def test_a_deleted_worker_comes_back_under_its_name_and_an_evicted_one_does_not(
     assert "1/2 workers are evicted" in [one["message"] for one in api.all("Event")]
 
 
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        ("drain", "EvictionByEvictionAPI"),
+        ("taint", "DeletionByTaintManager"),
+        ("silence", "DeletionByTaintManager"),
+    ],
+)
+def test_a_pod_that_is_ended_from_outside_says_so_and_is_deleted(api: FakeApi, world, loss, reason):
+    world.keeps_terminating = True
+    world.node("only")
+    world.pod("theirs", "only")
+    world.settle()
+    if loss == "silence":
+        world.lose("only")
+        api.now += 299
+        world.settle()
+        assert "deletionTimestamp" not in api.find("Pod", "theirs")["metadata"]
+        api.now += 2
+    elif loss == "drain":
+        world.drain("only")
+    else:
+        world.taint("only", "repair")
+    world.settle()
+    pod = api.find("Pod", "theirs")
+    assert condition(pod["status"], "DisruptionTarget")["reason"] == reason
+    assert "deletionTimestamp" in pod["metadata"]
+
+
 def test_suspending_ends_all_pods_and_resuming_makes_new_ones_from_the_patched_template(
     api: FakeApi, world
 ):

@@ -17,7 +17,7 @@ from fake_cluster import FakeCluster
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
-from arena_topo.engines.kubernetes.engine import open_backend
+from arena_topo.engines.kubernetes.engine import open_kubernetes
 from arena_topo.errors import TimedOut
 
 JOB = ("--name", "a", "--image", "i", "--workers", "2", "--gpus", "2", "--gputopology", "mpirun x")
@@ -161,7 +161,7 @@ def test_trouble_that_stays_is_one_clear_line_and_nothing_is_written(world, comm
 
 def test_a_server_that_is_slow_throughout_is_given_up_when_the_time_for_all_is_over(world):
     world.api.fail("GET .*", delay=0.05, times=9999)
-    engine = open_backend(Options(kubeconfig=world.config, deadline=0.12))
+    engine = open_kubernetes(Options(kubeconfig=world.config, deadline=0.12))
     with pytest.raises(TimedOut) as caught:
         engine.cluster()
     assert caught.value.hint is not None

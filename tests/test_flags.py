@@ -9,8 +9,9 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.cli.commands import ALIASES, ArenaCommand, ArenaGroup
-from arena_topo.cli.options import Globals, Seconds
-from arena_topo.cli.root import tree
+from arena_topo.cli.name_cache import CachedNames
+from arena_topo.cli.options import CommonOptions, Seconds
+from arena_topo.cli.root import command_tree
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.flag import flags_of, spelling
 from arena_topo.gang import submission
@@ -30,7 +31,7 @@ class Heard:
     """What reached the verbs of the program."""
 
     job: MPIJob | None = None
-    everywhere: Globals | None = None
+    everywhere: CommonOptions | None = None
     log: Any = None
     namespace: str | None = None
     errors: str = ""
@@ -66,9 +67,10 @@ def hear(monkeypatch, capfd):
     """Run a command line through the whole parser, with verbs that only listen."""
     heard = Heard()
 
-    def engine(everywhere, *, image=None, fabric=None, repeating=False):
-        del repeating
-        heard.everywhere = everywhere
+    def engine(session, *, image=None, fabric=None, repeating=False, stays=False):
+        del repeating, stays
+        heard.everywhere = session.common
+        session.names = CachedNames(session.common, ())
         heard.more["image"], heard.more["fabric"] = image, fabric
         return Nowhere()
 
@@ -88,7 +90,7 @@ def hear(monkeypatch, capfd):
         return NoLines()
 
     for module in ("logs", "submit"):
-        monkeypatch.setattr(f"arena_topo.jobs.{module}.engine", engine)
+        monkeypatch.setattr(f"arena_topo.jobs.{module}.open_engine", engine)
     monkeypatch.setattr(submission, "submit", submit)
     monkeypatch.setattr(follow, "Shown", log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
@@ -147,6 +149,7 @@ EXAMPLES = {
     "binding": "claims",
     "pod_shape": "fused",
     "gang_timeout": "1h30m",
+    "patience": "2h",
     "on_node_loss": "hold",
     "running_timeout": "90m",
     "policy": "spread",
@@ -174,6 +177,10 @@ EXAMPLES = {
     "mpi_implementation": "Intel",
     "image_pull_policy": "IfNotPresent",
     "retry": "4",
+    "workload": "vgg16",
+    "batch": "64",
+    "gradient_bytes": "553MB",
+    "step_time": "180ms",
     "clean_task_policy": "Running",
 }
 
@@ -189,6 +196,9 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
         "model_name": ["--model-source=s"],
         "tensorboard": ["--tensorboard-image=i"],
         "pack_above": ["--gputopology", "--policy=adaptive"],
+        "batch": ["--workload=vgg16"],
+        "gradient_bytes": ["--step-time=180ms"],
+        "step_time": ["--workload=vgg16"],
     }.get(name, flag.needs)
     if hint is bool:
         heard = hear("submit", "mpi", spelling(name, flag), *extra, "c")
@@ -451,8 +461,8 @@ def leaves(command, path=()):
 
 
 def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags():
-    taken = {one.name for one in fields(Globals)}
-    found = dict(leaves(tree()))
+    taken = {one.name for one in fields(CommonOptions)}
+    found = dict(leaves(command_tree()))
     assert len(found) >= 11
     for path, command in found.items():
         assert isinstance(command, ArenaCommand), path
@@ -462,7 +472,7 @@ def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags(
 
 
 def test_no_option_of_a_command_hides_another():
-    for path, command in leaves(tree()):
+    for path, command in leaves(command_tree()):
         spelled = [text for param in command.params for text in param.opts]
         assert len(spelled) == len(set(spelled)), path
 
@@ -548,8 +558,8 @@ def test_a_choice_that_changes_nothing_needs_no_other_flag(hear):
 
 
 def test_a_summary_in_the_tree_is_the_promise_of_its_command():
-    for path, command in leaves(tree()):
-        above = tree()
+    for path, command in leaves(command_tree()):
+        above = command_tree()
         for name in path[:-1]:
             above = above.commands[name]
         promise = " ".join(command.help.split("\n\n")[0].split())

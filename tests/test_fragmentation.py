@@ -14,15 +14,15 @@ from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arena_topo.bandwidth import Wire
 from arena_topo.layout import folded
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation as screen
-from arena_topo.nodes.fragmentation import Gang, Kind, NodeGroup, look
-from arena_topo.solver import Request, Solver
-from arena_topo.solver.classes import Index
-from arena_topo.solver.gang import best
+from arena_topo.nodes.fragmentation import CombinableNodes, Gang, NodeGroup, measure_fragmentation
+from arena_topo.solver import Request
+from arena_topo.solver.door import Solver
 from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
+from arena_topo.solver.index import Index
+from arena_topo.solver.search import best_choice
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -119,14 +119,14 @@ def gangs(of: Cluster, gang: Gang) -> int:
     if gang.workers == 1:
         return sum(sure(one, gang.gpus, speed) for one in nodes)
     able = frozenset(at for at, one in enumerate(nodes) if one.free_count >= gang.gpus)
-    compact = best(Request(workers=gang.workers, gpus=gang.gpus, wire=Wire.RDMA), Index(of.idle()))
+    compact = best_choice(Request(workers=gang.workers, gpus=gang.gpus), Index(of.idle()))
     assert compact is not None
 
     @functools.cache
     def fast(some: tuple[int, ...]) -> bool:
         alone = Index(replace(of, nodes=tuple(nodes[at] for at in some)))
-        request = Request(workers=gang.workers, gpus=gang.gpus, per_node=1, wire=Wire.RDMA)
-        found = best(request, alone)
+        request = Request(workers=gang.workers, gpus=gang.gpus, per_node=1)
+        found = best_choice(request, alone)
         return found is not None and found.bandwidth >= speed
 
     def most(left: frozenset[int]) -> int:
@@ -152,21 +152,21 @@ def kinds(of: Cluster) -> dict[tuple[str | None, str], Cluster]:
 @given(clusters())
 def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
     apart = kinds(world)
-    report = look(world)
+    report = measure_fragmentation(world)
     assert {(one.model, one.resource) for one in report.kinds} == set(apart)
     for kind in report.kinds:
         mine = apart[kind.model, kind.resource]
         assert kind.total == sum(len(one.machine.gpus) for one in mine.nodes)
         for gang in kind.gangs:
             assert gang.size == gang.workers * gang.gpus
-            request = Request(workers=gang.workers, gpus=gang.gpus, wire=Wire.RDMA)
-            full = best(request, Index(mine.idle()))
+            request = Request(workers=gang.workers, gpus=gang.gpus)
+            full = best_choice(request, Index(mine.idle()))
             assert (gang.whole_empty > 0) == (full is not None)
             if full is not None:
                 assert gang.full == (None if gang.size == 1 else full.bandwidth)
                 assert gang.whole == gangs(mine, gang)
                 assert gang.whole_empty == gangs(mine.idle(), gang)
-            pieces = best(Request(workers=gang.size, gpus=1, wire=Wire.RDMA), Index(mine))
+            pieces = best_choice(Request(workers=gang.size, gpus=1), Index(mine))
             assert (gang.nodes is None) == (pieces is None)
             if pieces is not None:
                 assert gang.best == (None if gang.size == 1 else pieces.bandwidth)
@@ -198,7 +198,7 @@ def test_the_pairs_of_a_large_machine_are_as_many_as_there_are(bits: int):
 def test_every_node_is_listed_once_with_its_state(world: Cluster):
     by_name = {one.name: one for one in world.nodes}
     told = []
-    for kind in look(world).kinds:
+    for kind in measure_fragmentation(world).kinds:
         for alike in kind.groups:
             for name in alike.names:
                 told.append(name)
@@ -213,7 +213,7 @@ def test_every_node_is_listed_once_with_its_state(world: Cluster):
 
 @given(clusters())
 def test_numbers_of_gpus_add_up(world: Cluster):
-    kinds = look(world).kinds
+    kinds = measure_fragmentation(world).kinds
     free = sum(one.free_count for one in world.nodes if one.unavailable is None)
     idle = sum(one.free_count for one in world.nodes if one.unavailable is not None)
     assert sum(one.free for one in kinds) == free
@@ -264,7 +264,9 @@ def test_a_gpu_that_becomes_free_never_makes_it_worse(world: Cluster, data: st.D
         return
     more = replace(one, free=GPUSet(one.free | 1 << data.draw(st.sampled_from(busy))))
     better = replace(world, nodes=(*world.nodes[:at], more, *world.nodes[at + 1 :]))
-    for now, then in zip(look(world).kinds, look(better).kinds, strict=True):
+    for now, then in zip(
+        measure_fragmentation(world).kinds, measure_fragmentation(better).kinds, strict=True
+    ):
         for before, after in zip(now.gangs, then.gangs, strict=True):
             assert after.whole >= before.whole
             assert after.counted >= before.counted
@@ -277,16 +279,16 @@ def test_a_gpu_that_becomes_free_never_makes_it_worse(world: Cluster, data: st.D
 # ---------------------------------------------------------------- what a person is told
 
 
-def only(*nodes: Node, **more: Any) -> Kind:
-    [kind] = look(cluster(*nodes, **more)).kinds
+def only(*nodes: Node, **more: Any) -> CombinableNodes:
+    [kind] = measure_fragmentation(cluster(*nodes, **more)).kinds
     return kind
 
 
-def gang(kind: Kind, size: int) -> Gang:
+def gang(kind: CombinableNodes, size: int) -> Gang:
     return next(one for one in kind.gangs if one.size == size)
 
 
-def alike(kind: Kind, name: str) -> NodeGroup:
+def alike(kind: CombinableNodes, name: str) -> NodeGroup:
     return next(one for one in kind.groups if name in one.names)
 
 
@@ -297,8 +299,8 @@ def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_neare
         node("node-9", V100, 0b11111110),
     )
     assert kind.free == 20
-    assert screen.verdict(kind) == (
-        "20 of 24 GPUs are free, but no gang of 8 gets full speed (115 GB/s);"
+    assert screen.largest_gang_text(kind) == (
+        "20 of 24 GPUs are free, but no gang of 8 gets full speed (130 GB/s);"
         " one fits when 1 more GPU of node-7 is free"
     )
 
@@ -306,7 +308,9 @@ def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_neare
 def test_the_page_about_observing_shows_what_is_shown():
     page = (HERE.parent / "docs" / "observing.md").read_text(encoding="utf-8")
     frees = {"node-7": 0b01111111, "node-8": 0b00111111, "node-9": 0b11111110}
-    text = screen.screen(look(cluster(*(node(name, V100, bits) for name, bits in frees.items()))))
+    text = screen.fragmentation_screen(
+        measure_fragmentation(cluster(*(node(name, V100, bits) for name, bits in frees.items())))
+    )
     assert f"$ arena-topo top node --frag\n{text.partition('SHAPE: ')[0].rstrip()}\n" in page
 
 
@@ -342,7 +346,9 @@ def test_gpus_of_a_cordoned_node_are_idle_but_not_free():
     assert gang(kind, 8).whole == 1
     assert gang(kind, 8).whole_empty == 2
     assert [(one.size, one.whole) for one in kind.sets] == [(2, 4), (4, 2), (8, 1)]
-    text = screen.screen(look(cluster(node("a", V100), node("b", V100, unavailable="cordoned"))))
+    text = screen.fragmentation_screen(
+        measure_fragmentation(cluster(node("a", V100), node("b", V100, unavailable="cordoned")))
+    )
     assert "8 more GPUs are idle on nodes where no job can start." in text
     assert "b (cordoned)" in text
     assert "\n1      8/8   4/0    2/0    1/0     0         all that take jobs\n" in text
@@ -356,26 +362,35 @@ def test_a_speed_that_is_assumed_is_called_so():
 
 
 def test_shared_gpus_are_counted_but_hold_no_gangs():
-    report = look(cluster(node("a", V100), node("b", V100, shared="MIG slices")))
+    report = measure_fragmentation(cluster(node("a", V100), node("b", V100, shared="MIG slices")))
     assert (report.shared, report.shared_nodes) == (8, 1)
     assert [one.total for one in report.kinds] == [8]
-    assert "1 more node shares GPUs or cuts them up: no gang gets those." in screen.screen(report)
+    assert (
+        "1 more node shares GPUs or cuts them up: no gang gets those."
+        in screen.fragmentation_screen(report)
+    )
 
 
 def test_gpu_models_are_looked_at_apart_the_largest_first():
-    report = look(cluster(node("a", V100), node("b", HGX), node("c", HGX)))
+    report = measure_fragmentation(cluster(node("a", V100), node("b", HGX), node("c", HGX)))
     assert [(one.model, one.total) for one in report.kinds] == [("A100", 16), ("V100", 8)]
 
 
 def test_gangs_of_several_nodes_keep_within_what_is_as_near_as_on_the_empty_cluster():
     tiers = (Tier(name="leaf", bandwidth=25.0),)
     racks = [
-        node(f"n{index}", V100, None if index in (0, 2) else 0, domains=(f"r{index // 2}",))
+        node(
+            f"n{index}",
+            V100,
+            None if index in (0, 2) else 0,
+            domains=(f"r{index // 2}",),
+            rdma="rdma/hca",
+        )
         for index in range(4)
     ]
     kind = only(*racks, tiers=tiers, beyond=2.0)
     sixteen = gang(kind, 16)
-    twice = 2 * 15 / 16 * 0.929
+    twice = 2 * 15 / 16 * 0.931
     full = pytest.approx(25 * twice)
     assert (sixteen.workers, sixteen.gpus, sixteen.full) == (2, 8, full)
     # Two whole machines are free, but in two racks.
@@ -396,9 +411,12 @@ def test_nothing_has_to_be_freed_for_a_gang_that_is_only_farther_apart_and_as_fa
 
 def test_a_node_with_a_slow_card_is_excluded_from_gangs_of_several_nodes():
     tiers = (Tier(name="leaf", bandwidth=25.0),)
-    slow = [node(f"n{at}", V100, domains=("r",), network=2.0 if at < 2 else 9e9) for at in range(5)]
+    slow = [
+        node(f"n{at}", V100, domains=("r",), network=2.0 if at < 2 else 9e9, rdma="rdma/hca")
+        for at in range(5)
+    ]
     sixteen = gang(only(*slow, tiers=tiers), 16)
-    assert sixteen.full == pytest.approx(25 * 2 * 15 / 16 * 0.929)
+    assert sixteen.full == pytest.approx(25 * 2 * 15 / 16 * 0.931)
     assert sixteen.whole == 1
     assert sixteen.counted == 2
 
@@ -418,8 +436,8 @@ def test_what_to_free_is_what_a_refusal_names():
 
 
 def test_each_node_where_no_job_can_start_says_its_own_reason():
-    text = screen.screen(
-        look(
+    text = screen.fragmentation_screen(
+        measure_fragmentation(
             cluster(
                 node("a", V100),
                 node("b", V100, unavailable="cordoned"),
@@ -433,8 +451,10 @@ def test_each_node_where_no_job_can_start_says_its_own_reason():
 
 def test_a_gang_that_fits_on_gpus_that_are_only_counted_does_not_lack_anything():
     # Any two of GPUs 4 to 7 of a DGX-1 are joined; three of them are free, nobody says which.
-    counted = node("a", presets.machine("dgx-1-p100", "a"), gpu_set(range(4, 8)), unattributed=1)
-    (kind,) = look(cluster(counted)).kinds
+    counted = node(
+        "a", presets.preset_machine("dgx-1-p100", "a"), gpu_set(range(4, 8)), unattributed=1
+    )
+    (kind,) = measure_fragmentation(cluster(counted)).kinds
     assert [(one.size, one.whole, one.best) for one in kind.gangs[:2]][1] == (
         2,
         0,
@@ -453,15 +473,18 @@ def test_gpus_with_unknown_indexes_count_at_their_worst():
 
 
 def test_a_cluster_that_is_full_or_empty_says_so():
-    assert screen.verdict(only(node("n", V100, 0))) == "no GPU is free, of 8"
-    assert screen.verdict(only(node("n", V100))) == (
+    assert screen.largest_gang_text(only(node("n", V100, 0))) == "no GPU is free, of 8"
+    assert screen.largest_gang_text(only(node("n", V100))) == (
         "8 of 8 GPUs are free, and gangs of up to 8 get full speed"
     )
 
 
 def test_a_cluster_without_gpus_has_a_sentence():
-    assert look(cluster()).kinds == ()
-    assert screen.screen(look(cluster())) == "No node has GPUs that a gang could get.\n"
+    assert measure_fragmentation(cluster()).kinds == ()
+    assert (
+        screen.fragmentation_screen(measure_fragmentation(cluster()))
+        == "No node has GPUs that a gang could get.\n"
+    )
 
 
 def broken_thousand() -> Cluster:
@@ -475,26 +498,29 @@ def broken_thousand() -> Cluster:
 
 
 def test_a_thousand_nodes_of_many_sorts_fit_on_a_screen():
-    text = folded(screen.screen(look(broken_thousand())), 80)
+    text = folded(screen.fragmentation_screen(measure_fragmentation(broken_thousand())), 80)
     assert text == (HERE / "screens" / "top-node-frag-1000.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_document_of_a_report_is_whole():
-    report = look(cluster(node("a", V100, 0b01111111), node("b", V100, 0b11110000)))
-    value = screen.value(report, emulated=True)
+    report = measure_fragmentation(
+        cluster(node("a", V100, 0b01111111), node("b", V100, 0b11110000))
+    )
+    value = screen.fragmentation_json(report, emulated=True)
     assert value["kind"] == "FragmentationReport"
     [kind] = value["kinds"]
-    assert kind["verdict"] == screen.verdict(report.kinds[0])
+    assert kind["verdict"] == screen.largest_gang_text(report.kinds[0])
     assert kind["gangs"][2] == {
         "size": 4,
         "workers": 1,
         "gpusPerWorker": 4,
-        "fullGBps": 76.8,
+        "fullGBps": 86.4,
         "whole": 2,
         "wholeEmpty": 4,
         "counted": 2,
-        "bestGBps": 76.8,
+        "bestGBps": 86.4,
+        "usableGBps": 9.97,
         "bestNodes": 1,
         "bestTier": "node",
     }

@@ -52,9 +52,9 @@ def agrees(of: Machine, sizes: range | None = None) -> None:
             assert found.value(chosen) == inside(Host.of(of, chosen)).point
 
 
-@pytest.mark.parametrize("name", presets.names())
+@pytest.mark.parametrize("name", presets.preset_names())
 def test_every_set_of_a_preset_is_worth_what_the_model_says(name: str):
-    of = presets.machine(name, name)
+    of = presets.preset_machine(name, name)
     agrees(of, range(2, 9) if len(of.gpus) <= 8 else range(2, 3))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.cli import catalogue
-from arena_topo.cli.root import tree
+from arena_topo.cli.root import command_tree
 
 
 def answer(capfd: pytest.CaptureFixture[str], *line: str) -> tuple[int, str, str]:
@@ -58,7 +58,7 @@ def test_a_group_has_no_help_command_and_a_job_may_be_called_help(capfd):
     assert answer(capfd, "submit", "help")[0] == 2
     code, _out, err = answer(capfd, "get", "help", "--backend=local")
     assert (code, "Not found training job help" in err) == (1, True)
-    assert "help" not in tree().commands
+    assert "help" not in command_tree().commands
 
 
 def test_every_command_has_examples_with_flags_that_it_has():

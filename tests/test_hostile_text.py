@@ -18,12 +18,14 @@ from fake_prometheus import FakePrometheus
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_objects import bare, device, resource_slice
+from plain_text import plain
 
 from arena_topo import cli, layout
-from arena_topo.cli import live, options, terminal
+from arena_topo.cli import live
+from arena_topo.cli.console import Colour, Console
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import LogText, brief, escaped, log_line, one_line, ordinary
-from arena_topo.manifests.serialize import to_json, to_yaml
+from arena_topo.manifests.serialize import manifests_json, manifests_yaml
 from arena_topo.topology import presets, published
 
 EVIL = (
@@ -129,7 +131,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeApi, s
     cluster = FakeCluster(api)
     config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
     for index in range(2):
-        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        machine = presets.preset_machine("dgx-1-v100", f"node-{index}")
         cluster.node(machine.name, len(machine.gpus))
         api.add(published.config_map(machine, machine.everything))
     api.add(bare("node-2"))
@@ -459,10 +461,10 @@ def test_ordinary_text_is_not_touched():
 
 @given(st.dictionaries(anything, anything | st.lists(anything, max_size=3), max_size=3))
 def test_documents_mean_what_they_meant_and_no_terminal_obeys_them(value: dict[str, Any]):
-    written = layout.to_json(value)
+    written = layout.go_json(value)
     assert OBEYED.search(written) is None
     assert json.loads(written) == value
-    assert json.loads(to_json([value])) == value
+    assert json.loads(manifests_json([value])) == value
 
 
 visible = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
@@ -470,7 +472,7 @@ visible = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 @given(st.dictionaries(visible, visible, max_size=3))
 def test_yaml_means_what_it_meant_and_no_terminal_obeys_it(value: dict[str, str]):
-    for written in (layout.to_yaml(value), to_yaml([value])):
+    for written in (layout.go_yaml(value), manifests_yaml([value])):
         assert OBEYED.search(written) is None
         assert yaml.safe_load(written) == value
 
@@ -478,7 +480,7 @@ def test_yaml_means_what_it_meant_and_no_terminal_obeys_it(value: dict[str, str]
 def test_an_error_is_four_lines_at_most():
     error = ArenaError(f"what{EVIL}", why=f"why{EVIL}", hint=f"hint{EVIL}")
     error.notes = (f"note{EVIL}",)
-    starts = [line[:8] for line in layout.complaint(error).splitlines()]
+    starts = [line[:8] for line in plain(layout.error_text(error)).splitlines()]
     assert starts == ["note: no", "error: w", "  why:  ", "  try:  "]
 
 
@@ -486,32 +488,27 @@ TOLD = "STATUS\n\x1b[2Jok\x9b31m\u202e\ud800\r\tend"
 SEEN = "STATUS\n\\x1b[2Jok\\x9b31m\\u202e\\ud800\\r\tend"
 
 
-@pytest.mark.parametrize("hand_over", [options.show, options.display])
+@pytest.mark.parametrize("hand_over", [Console.write, Console.screen])
 def test_whatever_is_shown_is_escaped(
-    hand_over: Callable[[str], None], capfd: pytest.CaptureFixture[str]
+    hand_over: Callable[[Console, str], None], capfd: pytest.CaptureFixture[str]
 ):
-    terminal.COLOUR.set("never")
-    hand_over(TOLD)
+    hand_over(Console(), TOLD)
     assert capfd.readouterr().out == SEEN
 
 
 def test_whatever_is_said_is_escaped(capfd: pytest.CaptureFixture[str]):
-    terminal.COLOUR.set("never")
-    options.say(TOLD)
-    options.remark(TOLD)
+    console = Console()
+    console.info(TOLD)
+    console.event(TOLD)
     assert capfd.readouterr().err == f"{SEEN}\n{one_line(TOLD)}\n"
 
 
 def test_only_our_own_colours_are_left(capfd: pytest.CaptureFixture[str]):
-    terminal.COLOUR.set("always")
-    terminal.keep_styles()
+    console = Console()
+    console.colour = Colour.ALWAYS
     said = f"{layout.Styled('error:', layout.Style.ERROR)} {TOLD}"
-    try:
-        options.display(said)
-        options.say(said)
-    finally:
-        terminal.COLOUR.set("auto")
-        terminal.keep_styles()
+    console.screen(said)
+    console.info(said)
     for text in capfd.readouterr():
         assert OUR_COLOURS.sub("", text).rstrip("\n") == f"error: {SEEN}"
         assert "\x1b[1;31merror:\x1b[0m" in text
@@ -519,7 +516,7 @@ def test_only_our_own_colours_are_left(capfd: pytest.CaptureFixture[str]):
 
 def test_a_live_screen_is_escaped_before_it_is_painted():
     stream = io.StringIO()
-    with live.live(stream, lambda _columns: TOLD):
+    with live.live(Console(), stream, lambda _columns: TOLD):
         pass
     shown = stream.getvalue()
     assert SEEN.partition("\t")[0] in shown

@@ -12,7 +12,7 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
 from arena_topo import cli
-from arena_topo.cli import stopping
+from arena_topo.cli import interruption
 from arena_topo.errors import TimedOut
 from arena_topo.topology import presets, published
 
@@ -26,7 +26,7 @@ def full(tmp_path):
     cluster = FakeCluster(api)
     for index in range(2):
         cluster.node(f"node-{index}", 8)
-        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        machine = presets.preset_machine("dgx-1-v100", f"node-{index}")
         api.add(published.config_map(machine, machine.everything))
         cluster.pod(f"theirs-{index}", f"node-{index}", 8)
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
@@ -100,6 +100,38 @@ sys.meta_path.insert(0, Interrupting())
     assert ("dgx-1-v100" in done.stdout) is (moment == "exit")
 
 
+@pytest.mark.parametrize("moment", ["typer", "arena_topo.engines.local.engine"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (("submit", "mpi", "--name=demo", "--image=local", "true"), "Nothing was created.\n"),
+        (("-n", "team", "delete", "demo"), "Nothing was deleted.\n"),
+        # A job may be called like a command.
+        (("replan", "submit", "--yes"), ""),
+    ],
+)
+def test_an_interrupt_before_anything_was_done_says_that_nothing_was(moment, line, words):
+    program = f"""
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {moment!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from arena_topo.__main__ import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *line, "--backend=local", "--emulate=dgx-1-v100"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", words)
+
+
 def test_who_has_the_program_ignore_interrupts_is_heeded():
     done = subprocess.run(
         [sys.executable, "-m", "arena_topo", "topology", "presets"],
@@ -144,7 +176,7 @@ def test_a_time_that_is_over_while_an_error_is_written_is_no_traceback(monkeypat
         def write(self, text: str) -> int:
             if not self.rang:
                 self.rang = True
-                raise stopping.OutOfTime
+                raise interruption.OutOfTime
             return super().write(text)
 
     monkeypatch.setattr(sys, "stderr", Rings())

@@ -20,18 +20,18 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import jsonschema
 import prompt
 import pytest
-import typer
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arena_topo import cli
 from arena_topo import job as small
-from arena_topo.cli import jobfile
+from arena_topo.cli import commands, jobfile
 from arena_topo.cli.arguments import FileFlag
-from arena_topo.cli.commands import ArenaCommand
-from arena_topo.cli.jobfile import ARENA, Items, Only, own_keys
-from arena_topo.cli.options import Globals, spread
+from arena_topo.cli.console import Console
+from arena_topo.cli.jobfile import ARENA, Items, SingleValue, own_keys
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import Duration, MPIJob, PlacementPolicy, Quantity, SyncMode, Toleration
@@ -52,30 +52,27 @@ FOUND: list[Read] = []
 """What the command below was asked for, the last at the end."""
 
 
-@spread
+@command_from_records
 def take(
     job: MPIJob,
-    everywhere: Globals,
+    session: Session,
     *,
     file: FileFlag = "",
     state: Annotated[tuple[str, ...], Flag(help="As plan has it.")] = (),
     wait: Annotated[bool, Flag(help="As submit has it.")] = False,
 ) -> None:
     del file, state, wait
-    FOUND.append(Read(job=job, namespace=everywhere.namespace))
+    FOUND.append(Read(job=job, namespace=session.common.namespace))
 
 
 @cache
 def command() -> Any:
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.command("mpi", cls=ArenaCommand)(take)
-    made: Any = typer.main.get_command(app)
-    return made
+    return commands.make_command(take, "mpi")
 
 
 def asked(*argv: str) -> Read:
     """What a command that takes a job makes of a line, files and environment included."""
-    command().main(args=list(argv), prog_name="take", standalone_mode=False)
+    command().main(args=list(argv), prog_name="take", standalone_mode=False, obj=Console())
     return FOUND.pop()
 
 
@@ -133,12 +130,17 @@ EXAMPLES: dict[str, str | list[str]] = {
     "binding": "template",
     "pod_shape": "separate",
     "gang_timeout": "1h30m",
+    "patience": "2h",
     "on_node_loss": "hold",
     "selector": ["disk=ssd", "zone=no"],
     "toleration": ["all", "a=b:NoSchedule,Equal"],
     "scheduler": "volcano",
     "priority": "high",
     "queue": "true",
+    "workload": "vgg16",
+    "batch": "64",
+    "gradient_bytes": "553MB",
+    "step_time": "180ms",
     "env": ["A=no", "B=012", "C=22:22", "D=x=y", "E="],
     "nccl_debug": "true",
     "nccl_hca": "true",
@@ -179,6 +181,9 @@ BESIDE: dict[str, dict[str, str | list[str]]] = {
     "sync_mode": {"sync_source": "x", "sync_image": "i"},
     "tensorboard": {"tensorboard_image": "i"},
     "model_name": {"model_source": "x"},
+    "batch": {"workload": "vgg16"},
+    "gradient_bytes": {"step_time": "1s"},
+    "step_time": {"workload": "vgg16"},
 }
 """What else must be said."""
 
@@ -824,7 +829,7 @@ def test_what_is_read_of_arenas_words_is_in_its_schema_and_on_the_page():
     assert {path for path, _becomes, _why in rows} == set(read)
     for path, becomes, why in rows:
         target = read[path]
-        if isinstance(target, Only):
+        if isinstance(target, SingleValue):
             assert (becomes, why) == (f"only {target.value}", target.why)
         elif target is not None and target.partition(" ")[0] in own_keys():
             assert becomes.strip("`").removeprefix("--") == target.partition(" ")[0]
@@ -1007,6 +1012,8 @@ def value_of(kind: Any) -> st.SearchStrategy[Any]:
         str: words,
         Quantity: amounts.map(Quantity.parse),
         Duration: st.integers(1, 10**6).map(Duration),
+        small.DataSize: st.sampled_from(["553MB", "0.5GB", "12MiB"]).map(small.DataSize.parse),
+        small.StepTime: st.sampled_from(["180ms", "1.5s", "1m"]).map(small.StepTime.parse),
         small.EnvVar: st.builds(small.EnvVar, key=words, value=texts),
         small.KeyValue: st.builds(small.KeyValue, key=words, value=words),
         small.Claim: st.builds(
@@ -1051,6 +1058,12 @@ def jobs(draw: st.DrawFn) -> MPIJob:
         said["policy"] = PlacementPolicy.ADAPTIVE
     if any(flags[field].needs for field in said if field in flags):
         said["gputopology"] = True
+    if {"gradient_bytes", "step_time"} & said.keys():
+        said = {key: value for key, value in said.items() if key not in {"workload", "batch"}}
+        said["step_time"] = said.get("step_time", small.StepTime.parse("1s"))
+        said.setdefault("gradient_bytes", small.DataSize.parse("1GB"))
+    elif "batch" in said:
+        said["workload"] = "vgg16"
     if said.get("gputopology"):
         said["gpus"] = max(1, said.get("gpus", 1))
     said["logdir"] = "/logs"

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from replacing import replace
 
 from arena_topo.engines import JobStatus, Options, Phase
-from arena_topo.engines.archive import AGE, SWITCH, Archive, Kept, open_archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, stamped
-from arena_topo.engines.opening import open_backend
+from arena_topo.engines.archive import AGE, ARCHIVE_VARIABLE, Archive, Kept, open_archive
+from arena_topo.engines.engine_choice import open_backend
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source, stamped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.joblogs import notices
 from arena_topo.joblogs.ranks import LineAttributor
@@ -51,7 +51,7 @@ def follow(
     with archive.keeping(SERVER, job, whole=whole) as keeping:
         keeping.write(lines)
         for one in ended:
-            keeping.write([Notice(turn=Turn.ENDED, source=one)])
+            keeping.write([Notice(turn=LogTurn.ENDED, source=one)])
         keeping.close(job)
 
 
@@ -96,7 +96,7 @@ def test_a_log_is_a_plain_file_of_times_and_texts(archive: Archive) -> None:
     follow(archive, [line(4, "between")])
     [file] = newest(archive).folder.glob("*.log")
     assert file.read_text() == (
-        '# {"format": 2, "pod": "train-launcher-abc", "uid": "p1", "container": "mpi", "run": 0,'
+        '# {"format": 1, "pod": "train-launcher-abc", "uid": "p1", "container": "mpi", "run": 0,'
         ' "chief": true, "worker": null}\n'
         "# gap\n"
         "1970-01-01T00:00:00.000000001Z one\n"
@@ -510,9 +510,11 @@ def test_what_cannot_be_kept_is_told_once_and_is_no_error(tmp_path: Path) -> Non
     for _ in range(2):
         with archive.keeping(SERVER, JOB) as keeping:
             keeping.write([line(1)])
-            keeping.write([Notice(turn=Turn.ENDED, source=CHIEF)])
+            keeping.write([Notice(turn=LogTurn.ENDED, source=CHIEF)])
     where = tmp_path / "state/arena-topo/logs"
-    assert told == [f"the log is not kept in {where}: Not a directory (to keep none: {SWITCH}=off)"]
+    assert told == [
+        f"the log is not kept in {where}: Not a directory (to keep none: {ARCHIVE_VARIABLE}=off)"
+    ]
     assert archive.kept(SERVER, "team", "train") == ()
 
 
@@ -597,7 +599,7 @@ def test_a_full_disk_ends_the_keeping_and_leaves_what_fits(tmp_path: Path) -> No
     ("text", "most"), [("", 1 << 30), ("off", 0), ("0", 0), ("500M", 500 << 20), ("4GiB", 4 << 30)]
 )
 def test_a_variable_turns_keeping_off_or_bounds_it(tmp_path: Path, text: str, most: int) -> None:
-    archive = open_archive({"XDG_STATE_HOME": str(tmp_path), SWITCH: text})
+    archive = open_archive({"XDG_STATE_HOME": str(tmp_path), ARCHIVE_VARIABLE: text})
     assert archive.most == most
     follow(archive, [line(1)])
     assert bool(archive.kept(SERVER, "team", "train")) == (most > 0)
@@ -605,13 +607,13 @@ def test_a_variable_turns_keeping_off_or_bounds_it(tmp_path: Path, text: str, mo
 
 def test_a_size_that_is_none_is_the_users_error() -> None:
     with pytest.raises(UsageError) as caught:
-        open_archive({SWITCH: "much"})
-    assert caught.value.message == f"{SWITCH} is 'much'"
+        open_archive({ARCHIVE_VARIABLE: "much"})
+    assert caught.value.message == f"{ARCHIVE_VARIABLE} is 'much'"
 
 
 def test_with_keeping_off_what_was_kept_is_still_served(tmp_path: Path) -> None:
     follow(open_archive({"XDG_STATE_HOME": str(tmp_path)}), [line(1)])
-    off = open_archive({"XDG_STATE_HOME": str(tmp_path), SWITCH: "off"})
+    off = open_archive({"XDG_STATE_HOME": str(tmp_path), ARCHIVE_VARIABLE: "off"})
     follow(off, [line(2)])
     assert served(off) == [line(1)]
 
@@ -628,7 +630,7 @@ def test_the_archive_takes_the_log_of_a_job_that_is_deleted(archive: Archive) ->
 def test_files_that_make_no_sense_are_no_jobs(archive: Archive) -> None:
     follow(archive, [line(1)])
     folder = newest(archive).folder
-    for text in ("", "{", "[]", '{"format": 99}', '{"format": 1}'):
+    for text in ("", "{", "[]", '{"format": 1}'):
         (folder / "job.json").write_text(text)
         assert archive.kept(SERVER, "team", "train") == ()
 
@@ -780,7 +782,7 @@ def test_a_log_whose_head_is_damaged_is_named_and_the_others_are_served(tmp_path
     )
     assert newest(archive).complete
     (head,) = newest(archive).folder.glob("train-worker-0*.log")
-    head.write_text('# {"format": 2, "pod": 7}\n')
+    head.write_text('# {"format": 1, "pod": 7}\n')
     kept = newest(archive)
     assert (kept.sources, kept.complete) == ((CHIEF,), False)
     assert [one.text for one in archive.lines(kept)] == [b"chief"]
@@ -801,16 +803,30 @@ def test_a_row_without_a_time_is_left_out(tmp_path: Path, at: bytes):
     assert texts(archive) == [b"first"]
 
 
-def test_what_another_version_has_kept_is_named_and_stays(tmp_path: Path):
+def test_what_a_later_version_has_kept_is_served_and_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     archive, told = told_archive(tmp_path / "logs")
-    follow(archive, [line(1, "first")])
-    old = newest(archive).folder
-    (old / "job.json").write_text('{"format": 1}')
-    follow(archive, [line(2, "second")], job=AGAIN)
-    assert texts(archive) == [b"second"]
-    why = "another version of arena-topo wrote it (format 1, not 2); its logs are plain text"
-    assert told == [f"{old} is left out: {why}"]
-    assert old.exists()
+    with monkeypatch.context() as later:
+        later.setattr("arena_topo.engines.archive.ARCHIVE_FORMAT", 2)
+        follow(archive, [line(1, "first")])
+    folder = newest(archive).folder
+    about = json.loads((folder / "job.json").read_text())
+    more = {**about, "format": 2, "phase": "RESTARTING", "mood": {"good": True}}
+    (folder / "job.json").write_text(json.dumps(more))
+    (log,) = folder.glob("*.log")
+    head, _, rows = log.read_bytes().partition(b"\n")
+    source = {**json.loads(head.removeprefix(b"# ")), "format": 2, "mood": "good"}
+    log.write_bytes(b"# %b\n# mood good\n%b" % (json.dumps(source).encode(), rows))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert texts(archive) == [b"first"]
+    assert newest(archive).phase == "RESTARTING"
+    follow(archive, [line(2, "second")])
+    assert sorted(
+        one.text for kept in archive.kept(SERVER, "team", "train") for one in archive.lines(kept)
+    ) == [b"first", b"second"]
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert told == []
 
 
 def test_a_damaged_archive_is_a_warning_of_the_command(
@@ -828,7 +844,7 @@ def test_a_damaged_archive_is_a_warning_of_the_command(
     damaged.write_text("{}")
     code, out, err = run("logs", "train", "--kept", *here)
     assert (code, out) == (0, "of u1\n")
-    (newest_first[1].folder / "job.json").write_text('{"format": 2, "slots": []}')
+    (newest_first[1].folder / "job.json").write_text('{"format": 1, "slots": []}')
     code, out, err = run("logs", "train", "--kept", *here)
     assert (code, out) == (1, "")
     assert f"warning: {newest_first[1].folder} is left out: " in err

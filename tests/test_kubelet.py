@@ -10,7 +10,7 @@ from fake_kubelet import Kubelet, claim, container, plugin, pod, text, varint
 
 from arena_topo.errors import ArenaError
 from arena_topo.nodes import kubelet
-from arena_topo.nodes.kubelet import Device, Holder, PodResources
+from arena_topo.nodes.kubelet import PluginDevice, PodDevices, PodResources
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def test_pods_are_listed_with_the_device_ids_of_their_plugins(node):
         ),
     ]
     assert PodResources(node.socket).holders() == (
-        Holder(
+        PodDevices(
             namespace="team-a",
             name="train",
             devices=(
-                Device(resource="nvidia.com/gpu", name="GPU-a"),
-                Device(resource="nvidia.com/gpu", name="GPU-d"),
-                Device(resource="rdma/hca", name="mlx5_0"),
-                Device(resource="nvidia.com/gpu", name="GPU-b"),
+                PluginDevice(resource="nvidia.com/gpu", name="GPU-a"),
+                PluginDevice(resource="nvidia.com/gpu", name="GPU-d"),
+                PluginDevice(resource="rdma/hca", name="mlx5_0"),
+                PluginDevice(resource="nvidia.com/gpu", name="GPU-b"),
             ),
         ),
     )

@@ -29,10 +29,10 @@ from arena_topo.errors import (
     TimedOut,
     UsageError,
 )
-from arena_topo.gang import comparison
 from arena_topo.job import MPIJob
+from arena_topo.jobs.proposal import count_only
 from arena_topo.manifests import Plan, render
-from arena_topo.manifests.serialize import to_yaml
+from arena_topo.manifests.serialize import manifests_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Knowledge, Tier, fabric, presets, published
 
@@ -42,13 +42,13 @@ JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
 @pytest.fixture
 def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    return kubernetes.open_backend(Options(kubeconfig=config))
+    return kubernetes.open_kubernetes(Options(kubeconfig=config))
 
 
 def plan(name: str = "demo", *, api: ApiVersion = ApiVersion.V2BETA1, **more: Any) -> Plan:
     usual = {"command": "mpirun true", "image": "i", "gpus": 2, "tensorboard_image": "t"}
     job = MPIJob(**{"name": name, **usual, **more})
-    return render.plan(job, namespace="default", api=api, owner="alice", files={})
+    return render.build_plan(job, namespace="default", api=api, owner="alice", files={})
 
 
 def foreign(name: str = "theirs") -> dict[str, Any]:
@@ -69,26 +69,28 @@ def foreign(name: str = "theirs") -> dict[str, Any]:
 
 def test_the_owner_is_whom_the_server_sees_else_the_kubeconfigs_user(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "carol"})
-    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "carol"
+    assert kubernetes.open_kubernetes(Options(kubeconfig=config)).owner() == "carol"
     api.fail("selfsubjectreviews", status=403, times=2)
     config = kubeconfig(tmp_path / "config", api.url)
-    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "alice"
+    assert kubernetes.open_kubernetes(Options(kubeconfig=config)).owner() == "alice"
     heard: list[str] = []
-    assert kubernetes.open_backend(Options(kubeconfig=config)).owner(tell=heard.append) == "alice"
+    assert (
+        kubernetes.open_kubernetes(Options(kubeconfig=config)).owner(tell=heard.append) == "alice"
+    )
     assert heard == [
         "the API server does not tell who is asking: alice is the kubeconfig's name for it"
     ]
     api.close()
     with pytest.raises(ClusterError):
-        kubernetes.open_backend(Options(kubeconfig=config)).owner()
+        kubernetes.open_kubernetes(Options(kubeconfig=config)).owner()
 
 
 def test_the_namespace_is_the_flags_else_the_contexts_else_default(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, namespace="team-a")
     options = Options(kubeconfig=config)
-    assert kubernetes.open_backend(options).default_namespace() == "team-a"
+    assert kubernetes.open_kubernetes(options).default_namespace() == "team-a"
     named = Options(kubeconfig=config, namespace="team-b")
-    assert kubernetes.open_backend(named).default_namespace() == "team-b"
+    assert kubernetes.open_kubernetes(named).default_namespace() == "team-b"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_the_cluster_is_read_in_six_lists_and_three_discoveries(
     api: FakeApi, backend: KubernetesBackend
 ):
     add_node(api, "node-0")
-    machine = presets.machine("dgx-1-v100", "node-0")
+    machine = presets.preset_machine("dgx-1-v100", "node-0")
     api.add(published.config_map(machine, machine.everything))
     cluster = backend.cluster()
     assert cluster.nodes[0].machine.knowledge is Knowledge.MEASURED
@@ -201,9 +203,9 @@ def test_with_a_fabric_file_nobody_asks_for_topologies(api: FakeApi, tmp_path: P
     kueue(api)
     api.kueue = api.topologies = ["v1beta1"]
     levels = [{"name": "row", "label": "example.com/rack", "bandwidthGBps": 50}]
-    file = fabric.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    file = fabric.parse_fabric({"levels": levels, "beyondGBps": 3}, where="net.yaml")
     config = kubeconfig(tmp_path / "config", api.url)
-    cluster = kubernetes.open_backend(Options(kubeconfig=config, fabric=file)).cluster()
+    cluster = kubernetes.open_kubernetes(Options(kubeconfig=config, fabric=file)).cluster()
     assert cluster.tiers == (Tier(name="row", bandwidth=50.0),)
     assert cluster.beyond == 3.0
     assert not [one for one in api.requests if "kueue" in one]
@@ -241,7 +243,7 @@ def test_a_cluster_without_the_operator_can_still_be_looked_at(
     (note,) = backend.cluster().notes
     assert note.startswith("the MPI operator is not installed")
     job = MPIJob(name="demo", command="true", image="i", workers=2, gpus=1)
-    assert comparison.count_only(job, backend).counts.gangs > 0
+    assert count_only(job, backend).counts.gangs > 0
 
 
 @pytest.mark.parametrize("kind", ["nodes", "pods"])
@@ -291,9 +293,9 @@ def test_everything_created_belongs_to_the_job(api: FakeApi, backend: Kubernetes
 
 def test_what_is_applied_is_the_plan_unchanged(api: FakeApi, backend: KubernetesBackend):
     made = plan()
-    before = to_yaml(made.objects)
+    before = manifests_yaml(made.objects)
     backend.apply(made)
-    assert to_yaml(made.objects) == before
+    assert manifests_yaml(made.objects) == before
     job = api.find("MPIJob", "demo")
     assert job is not None
     given = made.objects[0]["spec"]
@@ -348,7 +350,7 @@ def test_nothing_is_left_of_a_job_whose_creation_breaks_again_and_again(
 
 def test_a_creation_that_is_not_answered_in_time_is_taken_back(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=1.0))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config, request_timeout=1.0))
     made = plan()
     backend.api_version()
     given_up = threading.Event()
@@ -439,7 +441,9 @@ def test_somebody_elses_object_is_never_deleted(api: FakeApi, backend: Kubernete
 
 def test_a_missing_namespace_is_named(backend: KubernetesBackend):
     job = MPIJob(name="demo", command="true", image="i")
-    made = render.plan(job, namespace="nowhere", api=ApiVersion.V2BETA1, owner="alice", files={})
+    made = render.build_plan(
+        job, namespace="nowhere", api=ApiVersion.V2BETA1, owner="alice", files={}
+    )
     with pytest.raises(NotFound, match="there is no namespace nowhere"):
         backend.apply(made)
 
@@ -652,7 +656,7 @@ def test_names_cannot_leave_their_place_in_a_path(api: FakeApi, backend: Kuberne
 def test_the_fake_deletes_a_whole_collection_like_the_real_server(api: FakeApi, tmp_path: Path):
     """So that the test above can fail: an empty name is not a 404 there."""
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    kubernetes.open_backend(Options(kubeconfig=config)).apply(plan())
+    kubernetes.open_kubernetes(Options(kubeconfig=config)).apply(plan())
     connection = http.client.HTTPConnection(api.url.removeprefix("http://"))
     connection.request("DELETE", JOBS + "/", headers={"Authorization": "Bearer alice"})
     connection.getresponse().read()

@@ -12,7 +12,7 @@ import yaml
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Duration, EnvVar, MPIJob
-from arena_topo.manifests.render import plan
+from arena_topo.manifests.render import build_plan
 from arena_topo.manifests.versions import ApiVersion
 
 OPERATORS = (ApiVersion.V2BETA1, ApiVersion.V1)
@@ -20,7 +20,7 @@ OPERATORS = (ApiVersion.V2BETA1, ApiVersion.V1)
 
 def spec_of(api: ApiVersion = ApiVersion.V2BETA1, **said: Any) -> dict[str, Any]:
     plain = {"name": "demo", "command": "mpirun true", "image": "i", "workers": 4, "gpus": 2}
-    made = plan(MPIJob(**(plain | said)), namespace="team-a", api=api, owner="USER", files={})
+    made = build_plan(MPIJob(**(plain | said)), namespace="team-a", api=api, owner="USER", files={})
     return made.objects[0]["spec"]
 
 
@@ -108,7 +108,7 @@ def test_a_running_timeout_is_a_deadline_of_the_job_in_seconds(api: ApiVersion):
 
 
 def test_durations_are_kept_for_arena_as_they_are_typed():
-    made = plan(
+    made = build_plan(
         MPIJob(
             name="demo", command="c", image="i", gang=True, gang_timeout=Duration.parse("1h30m")
         ),

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 import select
 import signal
@@ -22,21 +23,26 @@ from types import SimpleNamespace
 
 import pytest
 from log_bytes import log_of
+from replacing import replace
 
 from arena_topo.engines import JobStatus, Options, Phase, private
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.local import engine as local
 from arena_topo.engines.local import processes, scheduler, store, supervisor
-from arena_topo.engines.local.engine import LocalBackend, open_backend, search_path
+from arena_topo.engines.local.engine import LocalBackend, open_local, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
+from arena_topo.gang import submission
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
-from arena_topo.manifests import Forecast, render
+from arena_topo.jobs.proposal import propose
+from arena_topo.manifests import PlacementForecast, render
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.nodes import overview
 from arena_topo.reasons.case import Code
-from arena_topo.reasons.explanation import explain
-from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
-from arena_topo.topology import NodeName
+from arena_topo.reasons.explanation import explain_job
+from arena_topo.solver import Policy, Reason, Request, Unplaceable
+from arena_topo.solver.door import place
+from arena_topo.topology import NodeName, gpu_set
 
 ARENA = (
     "mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
@@ -57,7 +63,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(sys, "argv", [str(Path(sys.executable).parent / "arena-topo")])
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    backend = open_backend(Options(emulate="dgx-1-v100:2"))
+    backend = open_local(Options(emulate="dgx-1-v100:2"))
     yield backend
     for job in backend.jobs(None):
         backend.delete(job.name, job.namespace)
@@ -79,7 +85,7 @@ def test_a_request_is_read_back_as_it_was_written(tmp_path):
         policy=Policy.ADAPTIVE,
         pack_above=0.25,
     )
-    written = store.Submission(
+    written = store.StoredRequest(
         uid="00000000-0000-4000-8000-000000000001",
         name="demo",
         namespace="default",
@@ -89,18 +95,12 @@ def test_a_request_is_read_back_as_it_was_written(tmp_path):
         gpus=2,
         request=request,
     )
-    record = store.JobState(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
+    record = store.JobState(phase=Phase.SUCCEEDED, forecast=PlacementForecast(state="placed"))
     jobs = store.JobStore(tmp_path / "state")
     myself = processes.process(os.getpid())
     entry = jobs.create(written, record, [], lambda *_: myself)
     assert jobs.job("demo", "default") == entry
     assert entry.submission.request == request
-    # A record of an earlier version says nothing of a policy.
-    path = entry.folder / "submission.json"
-    earlier = json.loads(path.read_text())
-    del earlier["request"]["policy"], earlier["request"]["required"]
-    path.write_text(json.dumps(earlier))
-    assert jobs.job("demo", "default").submission.request.policy is Policy.PACK
 
 
 def nothing_runs(state: str) -> None:
@@ -143,7 +143,7 @@ def submit(engine: LocalBackend, wanted: MPIJob, api: ApiVersion = ApiVersion.V2
         request = Request(workers=wanted.workers, gpus=wanted.gpus)
         with suppress(Unplaceable):
             placement = place(request, cluster)
-    plan = render.plan(
+    plan = render.build_plan(
         wanted,
         namespace="default",
         api=api,
@@ -216,7 +216,7 @@ def test_arenas_own_command_line_runs_on_a_quad_of_nvlinks(engine):
     assert "every sum 10" in written
     assert gpus(status) == [("dgx-1-v100-0", (index,)) for index in range(4)]
     forecast = status.forecast
-    assert forecast.usable == pytest.approx(76.8)
+    assert forecast.usable == pytest.approx(86.4)
     assert (forecast.binding, forecast.guarantee) == ("local", "gpus")
     assert (forecast.emulated, forecast.optimal, forecast.tier) == (True, True, "node")
 
@@ -345,7 +345,7 @@ def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, v
         if variable == "TMPDIR":
             monkeypatch.setenv("XDG_STATE_HOME", f"{short}/a b")
             monkeypatch.setenv("TMPDIR", str(folder))
-        odd = open_backend(Options(emulate="dgx-1-v100:2"))
+        odd = open_local(Options(emulate="dgx-1-v100:2"))
         try:
             submit(odd, job("demo", "mpirun --allow-run-as-root -np 2 echo rank", workers=2))
             status = ended(odd, "demo")
@@ -480,7 +480,7 @@ def test_why_advises_nothing_that_this_engine_does_not_do(engine, run):
     code, out, _ = run("why", "small", "--backend", "local")
     assert code == 0
     assert "--running-timeout" not in out
-    assert "it starts by itself after default/large" in out
+    assert "the job starts by itself after default/large" in out
 
 
 # ---------------------------------------------------------------------------- the queue
@@ -538,6 +538,60 @@ def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine
     assert ended(engine, "younger").exit_code == 0
 
 
+@pytest.fixture
+def waiting_for_all(engine):
+    """A waiting job that needs all GPUs; eight of them have a job that may run for 5 minutes."""
+    submit(engine, job("first", LONG, workers=1, gpus=8, running_timeout=Duration(300)))
+    assert started(engine, "first").phase is Phase.RUNNING
+    assert submit(engine, job("whole", LONG, workers=2, gpus=8)).phase is Phase.PENDING
+
+
+@pytest.mark.usefixtures("waiting_for_all")
+def test_a_younger_job_that_ends_in_time_starts_before_the_gang_that_has_waited_longest(engine):
+    for name, changes in {
+        "late": {"running_timeout": Duration(600)},
+        "endless": {},
+        "large": {"running_timeout": Duration(60), "workers": 3},
+        "short": {"running_timeout": Duration(60), "gputopology": False},
+    }.items():
+        submit(engine, job(name, LONG, **{"workers": 1, "gpus": 4, **changes}))
+    assert started(engine, "short").phase is Phase.RUNNING
+    for name in ("whole", "late", "endless", "large"):
+        assert engine.job(name, "default").phase is Phase.PENDING
+    assert engine.job("late", "default").reason == "whole has waited longer and comes first"
+
+
+def test_when_a_job_starts_that_was_deleted_meanwhile_is_not_known(engine):
+    assert engine.starts_by("gone", "default") is None
+
+
+@pytest.mark.usefixtures("waiting_for_all")
+def test_why_tells_how_long_the_jobs_that_are_waited_for_may_still_run(run):
+    code, out, _ = run("why", "whole", "--backend=local", "--emulate=dgx-1-v100:2")
+    assert code == 0
+    assert re.search(r"^Start: in [45]m at the latest, once jobs", out, re.MULTILINE)
+    assert re.search(r"^ +default/first +8 +\w+ +[45]m +dgx-1-v100-0$", out, re.MULTILINE)
+
+
+def test_reserved_gpus_read_the_same_in_plan_submit_and_why_on_this_machine(engine):
+    submit(engine, job("small", LONG, workers=1))
+    submit(engine, job("whole", LONG, workers=16))
+    asked = job("younger", LONG, workers=2)
+    for wanted in (asked, replace(asked, workers=8)):
+        refused = propose(wanted, engine, namespace="default").refused
+        assert refused is not None
+        assert "2 nodes (dgx-1-v100-0, ...): reserved for default/whole" in str(refused.why)
+        assert refused.nearest is None
+    assert submission.submit(asked, engine, namespace="default").nearest is None
+    assert [one.reserved for one in overview.read_overview(engine).occupancy.nodes] == [7, 8]
+    found = explain_job(engine, "younger", "default", now=time.time())
+    assert (found.verdict.code, found.nearest) == (Code.WAITING_FOR_TURN, None)
+    assert found.verdict.why == (
+        "15 GPUs of dgx-1-v100-0 and dgx-1-v100-1 are reserved for default/whole, which comes first"
+        " in the queue"
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "advice"),
     [
@@ -560,7 +614,7 @@ def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
         wanted = job(name, LONG)
         request = Request(workers=4, gpus=1)
         plans.append(
-            render.plan(
+            render.build_plan(
                 wanted,
                 namespace="default",
                 api=ApiVersion.V2BETA1,
@@ -583,10 +637,12 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     submit(engine, job("all", LONG, workers=16))
     # Planned when two GPUs were free that no NVLink joins.
     request = Request(workers=2, gpus=1)
-    taken = {"dgx-1-v100-0": 0b10111110, "dgx-1-v100-1": 0xFF}
-    poor = place(request, scheduler.minus(scheduler.machines("dgx-1-v100:2"), taken))
+    machines = scheduler.local_machines("dgx-1-v100:2")
+    free = gpu_set((0, 6)), gpu_set(())
+    nodes = (replace(node, free=own) for node, own in zip(machines.nodes, free, strict=True))
+    poor = place(request, replace(machines, nodes=tuple(nodes)))
     assert (poor.assignments[0].gpus, poor.bandwidth.point < 20) == ((0,), True)
-    plan = render.plan(
+    plan = render.build_plan(
         job("pair", LONG, workers=2),
         namespace="default",
         api=ApiVersion.V2BETA1,
@@ -600,7 +656,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     assert engine.job("pair", "default").phase is Phase.PENDING
     engine.delete("all", "default")
     forecast = started(engine, "pair").forecast
-    assert (forecast.usable, forecast.optimal) == (38.4, True)
+    assert (forecast.usable, forecast.optimal) == (43.2, True)
 
 
 def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
@@ -609,7 +665,7 @@ def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
     poor = submit(engine, job("demo", "echo runs; sleep 600", workers=4)).forecast
     eventually(lambda: log(engine, "demo") == "runs\n")
     engine.delete("one", "default")
-    code, out, err = run("replan", "demo", "--backend", "local")
+    code, out, err = run("replan", "demo", "-y", "--backend", "local")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo placed anew\n"), err
     better = started(engine, "demo").forecast
     assert better.usable > poor.usable
@@ -623,13 +679,14 @@ def test_replan_of_a_job_that_would_lose_its_gpus_to_a_waiting_job_leaves_it_run
     submit(engine, job("demo", LONG, workers=16))
     submit(engine, job("next", LONG, workers=8))
     before = started(engine, "demo")
-    assert run("replan", "demo", "--backend", "local") == (
+    assert run("replan", "demo", "-y", "--backend", "local") == (
         3,
         "",
         (
-            "error: demo cannot be placed anew, and runs on\n"
+            "error: demo cannot be placed anew, and goes on running\n"
             "  why:  next waits and would start on its GPUs\n"
-            "  try:  arena-topo suspend demo -n default frees its GPUs until it is resumed\n"
+            "  try:  arena-topo suspend demo -n default stops it and frees its GPUs, until it"
+            " is resumed\n"
         ),
     )
     after = engine.job("demo", "default")
@@ -638,7 +695,7 @@ def test_replan_of_a_job_that_would_lose_its_gpus_to_a_waiting_job_leaves_it_run
     engine.delete("next", "default")
     submit(engine, job("none", LONG, workers=16))
     engine.suspend("none", "default")
-    assert run("replan", "demo", "--backend", "local")[0] == 0
+    assert run("replan", "demo", "-y", "--force", "--backend", "local")[0] == 0
 
 
 def test_replan_goes_before_a_younger_job_that_waits_for_gpus_of_others_too(engine, run):
@@ -646,7 +703,7 @@ def test_replan_goes_before_a_younger_job_that_waits_for_gpus_of_others_too(engi
     submit(engine, job("demo", LONG, workers=4))
     submit(engine, job("large", LONG, workers=16))
     started(engine, "demo")
-    code, _, err = run("replan", "demo", "--backend", "local")
+    code, _, err = run("replan", "demo", "-y", "--force", "--backend", "local")
     assert code == 0, err
     started(engine, "demo")
     assert engine.job("large", "default").phase is Phase.PENDING
@@ -658,7 +715,7 @@ def test_replan_does_not_stop_a_job_that_a_broken_setting_would_keep_from_starti
     submit(engine, job("demo", LONG))
     before = started(engine, "demo")
     monkeypatch.setenv("ARENA_TOPO_LOCAL_LOG_LIMIT", "much")
-    code, _, err = run("replan", "demo", "--backend", "local")
+    code, _, err = run("replan", "demo", "-y", "--backend", "local")
     assert code == 2, err
     assert engine.job("demo", "default").instances == before.instances
 
@@ -666,7 +723,7 @@ def test_replan_does_not_stop_a_job_that_a_broken_setting_would_keep_from_starti
 def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
     submit(engine, job("demo", "exit 0"))
     ended(engine, "demo")
-    assert run("replan", "demo", "--backend", "local", "-q") == (
+    assert run("replan", "demo", "-y", "--backend", "local", "-q") == (
         1,
         "",
         (
@@ -674,7 +731,7 @@ def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
             "  try:  arena-topo delete demo -n default, and submit it again\n"
         ),
     )
-    code, _, err = run("replan", "nobody", "--backend", "local")
+    code, _, err = run("replan", "nobody", "-y", "--backend", "local")
     assert code == 1
     assert "Not found training job nobody" in err
 
@@ -712,8 +769,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_local_engine as here
 from arena_topo.engines import Options
-from arena_topo.engines.local.engine import open_backend
-here.submit(open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "sleep 1; exit 3"))
+from arena_topo.engines.local.engine import open_local
+here.submit(open_local(Options(emulate="dgx-1-v100:2")), here.job("demo", "sleep 1; exit 3"))
 print("submitted", flush=True)
 input()
 """
@@ -757,7 +814,7 @@ def then_die(work):
 steps = {"spawn": (engine.LocalBackend, "_start"), "create": (store.JobStore, "create")}
 where, what = steps[sys.argv[2]]
 setattr(where, what, then_die(getattr(where, what)))
-here.submit(engine.open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
+here.submit(engine.open_local(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
 """
 
 
@@ -803,7 +860,7 @@ def test_a_supervisor_does_not_take_a_namesakes_folder_for_its_own(engine, tmp_p
     submit(engine, job("demo", LONG))
     new = started(engine, "demo").uid
     eventually(lambda: processes.process(keeper) is None)
-    assert not processes.of_job(old)
+    assert not processes.processes_of_job(old)
     assert (engine.job("demo", "default").uid, record_of(tmp_path, "demo")["phase"]) == (
         new,
         "RUNNING",
@@ -900,7 +957,7 @@ def test_a_job_that_is_deleted_from_another_container_has_ended_then(engine, tmp
     with pytest.MonkeyPatch.context() as container:
         container.setattr(processes, "PROC", tmp_path / "proc")
         engine.delete("demo", "default")
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
     assert b"bye" in b"".join(
         one.read_bytes() for one in (tmp_path / "state/arena-topo/logs").rglob("*.log")
     )
@@ -932,7 +989,7 @@ def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path, monke
     uid = submit(engine, job("demo", "sleep 600")).uid
     eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
     assert record_of(tmp_path, "demo")["reason"] == "the process that ran the job broke down"
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
     diary = tmp_path / "state/arena-topo/jobs/default/demo/supervisor.log"
     # It writes down why once the job has its end.
     eventually(lambda: "RuntimeError: at fault" in diary.read_text())
@@ -1058,7 +1115,7 @@ def test_deleting_says_which_process_cannot_be_ended(engine, unendable):
 def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
     submit(engine, job("demo", "mpirun sleep 600"))
     uid = started(engine, "demo").uid
-    until(engine, "demo", lambda _: len(processes.of_job(uid)) > 8)
+    until(engine, "demo", lambda _: len(processes.processes_of_job(uid)) > 8)
     record = json.loads((tmp_path / "state/arena-topo/jobs/default/demo/record").read_text())
     os.kill(record["record"]["supervisor"]["pid"], signal.SIGKILL)
     status = ended(engine, "demo")
@@ -1066,7 +1123,7 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
         Phase.FAILED,
         "the process that ran the job was killed",
     )
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
     assert engine.cluster().nodes[0].free == 0xFF
 
 
@@ -1092,7 +1149,7 @@ def test_a_killed_supervisor_fails_the_job_on_a_full_disk_too(engine, tmp_path, 
     monkeypatch.setattr(store, "replace_file", full)
     assert ended(engine, "demo").reason == "the process that ran the job was killed"
     assert (record_of(tmp_path, "demo")["phase"] == "FAILED") is room
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
     assert [one.phase for one in engine.jobs(None)] == [Phase.FAILED]
     assert engine.cluster().nodes[0].free == 0xFF
     engine.delete("demo", "default")
@@ -1103,9 +1160,9 @@ def test_a_killed_supervisor_fails_the_job_on_a_full_disk_too(engine, tmp_path, 
 def test_the_processes_of_a_killed_supervisor_end_although_nobody_looks(engine, run, tmp_path):
     submit(engine, job("demo", "mpirun sleep 600"))
     uid = started(engine, "demo").uid
-    until(engine, "demo", lambda _: len(processes.of_job(uid)) > 8)
+    until(engine, "demo", lambda _: len(processes.processes_of_job(uid)) > 8)
     os.kill(record_of(tmp_path, "demo")["supervisor"]["pid"], signal.SIGKILL)
-    eventually(lambda: not processes.of_job(uid))
+    eventually(lambda: not processes.processes_of_job(uid))
     eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
     code, out, err = run("get", "demo", "--backend", "local")
     assert code == 0
@@ -1127,7 +1184,7 @@ def test_a_job_that_ends_while_another_is_submitted_keeps_its_exit_code(engine, 
 
     wanted = job("other", LONG)
     cluster = engine.cluster()
-    plan = render.plan(
+    plan = render.build_plan(
         wanted,
         namespace="default",
         api=ApiVersion.V2BETA1,
@@ -1187,7 +1244,7 @@ def test_a_job_can_delete_itself(engine, tmp_path):
 def test_what_a_launcher_leaves_behind_ends_with_it(engine):
     submit(engine, job("demo", "sleep 600 & exit 0"))
     uid = ended(engine, "demo").uid
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
 
 
 def test_a_supervisor_whose_job_is_gone_ends_its_pods(engine, tmp_path):
@@ -1196,7 +1253,7 @@ def test_a_supervisor_whose_job_is_gone_ends_its_pods(engine, tmp_path):
     folder = tmp_path / "state/arena-topo/jobs/default/demo"
     folder.rename(tmp_path / "elsewhere")
     deadline = time.monotonic() + PATIENCE
-    while processes.of_job(uid):
+    while processes.processes_of_job(uid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -1250,7 +1307,7 @@ def test_nobody_else_can_read_a_job(engine, tmp_path):
 @pytest.mark.parametrize("state", ["/proc/nowhere", "/dev/null/state"])
 def test_a_state_folder_that_cannot_be_written_is_said(monkeypatch, state):
     monkeypatch.setenv("XDG_STATE_HOME", state)
-    other = open_backend(Options(emulate="dgx-1-v100:2"))
+    other = open_local(Options(emulate="dgx-1-v100:2"))
     with pytest.raises(ArenaError) as refused:
         submit(other, job("demo", "exit 0"))
     assert refused.value.message == f"cannot keep local jobs in {state}/arena-topo"
@@ -1341,7 +1398,7 @@ def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(
     record.mkdir()
     Path("go").touch()
     uid = json.loads((record.parent / "submission.json").read_text())["uid"]
-    eventually(lambda: not processes.of_job(uid))
+    eventually(lambda: not processes.processes_of_job(uid))
     os.kill(supervisor, signal.SIGTERM)
     eventually(lambda: processes.process(supervisor) is None)
     engine.delete("demo", "default")
@@ -1439,7 +1496,7 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     scheduler.this_machine.cache_clear()
-    real = open_backend(Options())
+    real = open_local(Options())
     (node,) = real.cluster().nodes
     assert (node.name, node.machine.model, str(node.machine.link(0, 1))) == (
         scheduler.host(),
@@ -1450,7 +1507,7 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     submit(real, job("demo", "mpirun sh -c 'echo $CUDA_VISIBLE_DEVICES'", workers=2))
     status = ended(real, "demo")
     assert sorted(log(real, "demo").split()) == ["GPU-aa", "GPU-bb"]
-    assert (status.forecast.emulated, status.forecast.usable) == (False, 38.4)
+    assert (status.forecast.emulated, status.forecast.usable) == (False, 43.2)
     scheduler.this_machine.cache_clear()
 
 
@@ -1468,7 +1525,7 @@ def smi(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("engine", "anew")
 def test_a_job_that_waits_outlives_a_moment_in_which_the_gpus_cannot_be_listed(smi):
-    real = open_backend(Options())
+    real = open_local(Options())
     submit(real, job("busy", LONG, workers=2))
     smi.chmod(0o600)
     submit(real, job("next", "true", workers=2))
@@ -1481,9 +1538,9 @@ def test_a_job_that_waits_outlives_a_moment_in_which_the_gpus_cannot_be_listed(s
 @pytest.mark.usefixtures("engine")
 def test_a_program_that_found_no_gpus_once_asks_again(smi):
     smi.chmod(0o600)
-    assert open_backend(Options()).cluster().emulated
+    assert open_local(Options()).cluster().emulated
     smi.chmod(0o700)
-    assert not open_backend(Options()).cluster().emulated
+    assert not open_local(Options()).cluster().emulated
 
 
 def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):
@@ -1505,13 +1562,13 @@ def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):
     ("text", "count"), [("4", 4), ("64K", 65536), ("4M", 4194304), ("1GiB", 1 << 30)]
 )
 def test_sizes_are_in_powers_of_1024(text, count):
-    assert allreduce.size(text) == count
+    assert allreduce.parse_size(text) == count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "4X", "", "1.5M"])
 def test_a_size_that_is_none_is_refused(text):
     with pytest.raises(ArgumentTypeError, match="is not a size such as 64K"):
-        allreduce.size(text)
+        allreduce.parse_size(text)
 
 
 def test_the_example_runs_for_as_long_as_asked_and_without_numpy(engine):
@@ -1551,8 +1608,8 @@ def test_why_asks_the_machines_that_a_job_was_submitted_for(engine):
     submit(engine, job("all", LONG, workers=16))
     assert submit(engine, job("whole", LONG, workers=8)).phase is Phase.PENDING
     # In another shell, without the flag.
-    other = open_backend(Options(emulate="dgx-a100:4"))
-    found = explain(other, "whole", "default", now=time.time())
+    other = open_local(Options(emulate="dgx-a100:4"))
+    found = explain_job(other, "whole", "default", now=time.time())
     assert found.verdict.code == Code.WAITING_FOR_GPUS
     assert "dgx-1-v100" in (found.verdict.why or "")
     assert found.turn is not None

@@ -19,13 +19,14 @@ from test_local_engine import PATIENCE, ended, engine, eventually, job, log, sta
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import open_archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.engines.local import logs, store
 from arena_topo.engines.local.engine import LocalBackend
 from arena_topo.engines.local.logs import LocalFollowing, LogWriter
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.joblogs import follow
-from arena_topo.manifests import Forecast
+from arena_topo.joblogs.asked import Asked
+from arena_topo.manifests import PlacementForecast
 
 __all__ = ["engine"]
 
@@ -63,7 +64,7 @@ class Reader:
         return [one.text for one in self.lines]
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[LogTurn]:
         return [one.turn for one in self.items if isinstance(one, Notice)]
 
 
@@ -196,11 +197,11 @@ def test_what_follows_a_failed_try_is_of_the_next_run(engine):
         reader.until_done()
     told = [one.turn if isinstance(one, Notice) else one.text for one in reader.items]
     assert [one for one in told if one] == [
-        Turn.JOINED,
+        LogTurn.JOINED,
         b"no-end",
-        Turn.RESTARTED,
+        LogTurn.RESTARTED,
         b"no-end",
-        Turn.ENDED,
+        LogTurn.ENDED,
     ]
     assert [one.source.run for one in reader.lines if one.text] == [0, 1]
 
@@ -219,7 +220,7 @@ def test_there_is_no_previous_log_of_a_pod_that_started_once(engine):
         reader = Reader(following)
         reader.until_done()
     [notice] = reader.items
-    assert notice.turn is Turn.REFUSED
+    assert notice.turn is LogTurn.REFUSED
     assert notice.error.message == caught.value.message
 
 
@@ -230,14 +231,14 @@ def test_a_job_that_is_resumed_runs_anew_and_what_it_said_before_is_its_previous
         reader = Reader(following)
         reader.until(lambda: b"run 1" in reader.texts)
         engine.pausing.suspend("demo", "default")
-        reader.until(lambda: Turn.GONE in reader.turns)
+        reader.until(lambda: LogTurn.GONE in reader.turns)
         assert following.done
         engine.pausing.resume("demo", "default")
         reader.until(lambda: b"run 2" in reader.texts)
         reader.until_done()
     assert reader.texts == [b"run 1", b"run 2"]
     assert [one.source.run for one in reader.lines] == [0, 1]
-    assert reader.turns == [Turn.JOINED, Turn.GONE, Turn.RESTARTED, Turn.ENDED]
+    assert reader.turns == [LogTurn.JOINED, LogTurn.GONE, LogTurn.RESTARTED, LogTurn.ENDED]
     assert log(engine, "demo") == "run 2\n"
     assert log(engine, "demo", previous=True) == "run 1\n"
 
@@ -357,7 +358,7 @@ def test_a_log_whose_supervisor_was_killed_has_what_was_read_by_then(engine):
         os.kill(keeper.pid, signal.SIGKILL)
         reader.until_done()
     assert [text for text in reader.texts if text] == [b"one", b"two"]
-    assert reader.turns == [Turn.JOINED, Turn.ENDED]
+    assert reader.turns == [LogTurn.JOINED, LogTurn.ENDED]
     assert log(engine, "demo") == "one\ntwo"
 
 
@@ -371,7 +372,7 @@ def test_the_lines_of_a_namesake_are_not_taken_for_those_of_a_job_that_is_delete
         eventually(lambda: log(engine, "demo") == "second\n")
         reader.until_done()
     assert reader.texts == [b"first"]
-    assert reader.turns == [Turn.JOINED, Turn.GONE]
+    assert reader.turns == [LogTurn.JOINED, LogTurn.GONE]
 
 
 def test_what_a_job_said_just_before_it_is_deleted_is_read(engine):
@@ -386,7 +387,7 @@ def test_what_a_job_said_just_before_it_is_deleted_is_read(engine):
     # Some shells say what became of their `sleep`.
     texts = [text for text in reader.texts if text != b"Terminated"]
     assert texts == [b"one", *(b"%d" % number for number in range(1, 1001))]
-    assert reader.turns[-1] is Turn.GONE
+    assert reader.turns[-1] is LogTurn.GONE
 
 
 # ---------------------------------------------------------------------------- bounded
@@ -405,7 +406,7 @@ def test_a_job_that_says_60_megabytes_keeps_a_bounded_part_with_the_last_lines(t
     first, *rest = log(engine, "demo").splitlines()
     oldest = min(int(one.stem.partition("-")[2]) for one in place(tmp_path).glob("0-*.log"))
     told = [one for one in followed(engine, status).items if isinstance(one, Notice)]
-    assert [one.turn for one in told] == [Turn.JOINED, Turn.CUT, Turn.ENDED]
+    assert [one.turn for one in told] == [LogTurn.JOINED, LogTurn.CUT, LogTurn.ENDED]
     assert str(told[1].error) == f"{oldest:,} bytes of this log were given up"
     number = int(first.partition(" ")[0])
     assert first == f"{number} some words that make the line longer"
@@ -444,7 +445,7 @@ def test_a_follower_that_keeps_up_misses_no_line_of_a_log_that_is_cut(engine, tm
             Path("seen.new").replace("seen")
     assert [int(text.partition(b" ")[0]) for text in texts] == list(range(150_000))
     assert held(place(tmp_path)) <= (1 << 20) + (1 << 17)
-    assert turns == [Turn.JOINED, Turn.ENDED]
+    assert turns == [LogTurn.JOINED, LogTurn.ENDED]
 
 
 @pytest.mark.parametrize("text", ["lots", "-1", "5 MB"])
@@ -466,10 +467,10 @@ def test_a_limit_that_is_none_is_said_when_a_job_is_resumed(engine):
 
 
 def test_the_limit_is_a_quantity_and_nought_keeps_everything():
-    assert logs.limit({}) == 64 << 20
-    assert logs.limit({logs.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
-    assert logs.limit({logs.LIMIT_VARIABLE: "1000"}) == 1000
-    assert logs.limit({logs.LIMIT_VARIABLE: "0"}) is None
+    assert logs.log_size_limit({}) == 64 << 20
+    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
+    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "1000"}) == 1000
+    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "0"}) is None
 
 
 class Pod:
@@ -492,7 +493,7 @@ class Pod:
         """The last run as it is now."""
         wanted = LogOptions(**options)
         with logs.LogReader(str(self.place)) as reader:
-            run = logs.chosen(reader.parts(), self.place.name, wanted)
+            run = logs.select_files(reader.parts(), self.place.name, wanted)
             whole = reader.begin(run, wanted.tail)
             reader.last = run[-1]
             lines = logs._Lines(reader, replace(SOURCE, run=run[0].run), pieces=True)
@@ -514,7 +515,7 @@ class Job:
         self.pods = [Pod(folder, name, most) for name in names]
         self.entry: store.Job | None = store.Job(
             folder=folder,
-            submission=store.Submission(
+            submission=store.StoredRequest(
                 uid="1",
                 name="demo",
                 namespace="default",
@@ -525,13 +526,15 @@ class Job:
             ),
             state=store.JobState(
                 phase=Phase.RUNNING,
-                forecast=Forecast(state="placed"),
+                forecast=PlacementForecast(state="placed"),
                 pods={name: store.PodState(started=1.0) for name in names},
             ),
         )
 
     def end(self, phase: Phase = Phase.SUCCEEDED, reason: str | None = None) -> None:
-        state = store.JobState(phase=phase, forecast=Forecast(state="placed"), reason=reason)
+        state = store.JobState(
+            phase=phase, forecast=PlacementForecast(state="placed"), reason=reason
+        )
         self.entry = store.Job(folder=self.folder, submission=self.entry.submission, state=state)
 
     def follow(self, options: LogOptions = FOLLOW) -> LocalFollowing:
@@ -553,9 +556,9 @@ def test_a_follower_that_is_slow_is_told_what_was_given_up_and_goes_on_at_a_line
         demo.end()
         reader.until_done()
     turns = [one.turn if isinstance(one, Notice) else one.text for one in reader.items]
-    assert turns[:11] == [Turn.JOINED, *numbered(0, 10).split(b"\n")[:-1]]
+    assert turns[:11] == [LogTurn.JOINED, *numbered(0, 10).split(b"\n")[:-1]]
     # The file that was open is read to its end.
-    at = turns.index(Turn.CUT)
+    at = turns.index(LogTurn.CUT)
     before, after = turns[11:at], turns[at + 1 : -1]
     assert before[0] == b"half a line"
     assert before[1:] == numbered(10, 9 + len(before)).split(b"\n")[:-1]
@@ -563,7 +566,7 @@ def test_a_follower_that_is_slow_is_told_what_was_given_up_and_goes_on_at_a_line
     assert after == numbered(first, 40_000).split(b"\n")[:-1]
     lost = (first - 9 - len(before)) * (len(numbered(0, 1)) + 31)
     assert reader.items[at].error.message == f"{lost:,} bytes of this log were given up"
-    assert turns[-1] is Turn.ENDED
+    assert turns[-1] is LogTurn.ENDED
 
 
 def test_who_begins_to_follow_a_log_that_was_cut_is_told(tmp_path):
@@ -573,14 +576,14 @@ def test_who_begins_to_follow_a_log_that_was_cut_is_told(tmp_path):
     with demo.follow() as following:
         reader = Reader(following)
         reader.read()
-    assert reader.turns == [Turn.JOINED, Turn.CUT]
+    assert reader.turns == [LogTurn.JOINED, LogTurn.CUT]
     number = int(reader.texts[0].split()[1])
     assert number > 0
     assert reader.texts == numbered(number, 10_000).split(b"\n")[:-1]
     with demo.follow(LogOptions(follow=True, tail=3)) as following:
         reader = Reader(following)
         reader.read()
-    assert reader.turns == [Turn.JOINED]
+    assert reader.turns == [LogTurn.JOINED]
     assert len(reader.texts) == 3
 
 
@@ -649,7 +652,7 @@ def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(
         following._looked = 0.0
         reader.until_done()
     assert pod.text() == runs[-1]
-    assert Turn.CUT not in reader.turns
+    assert LogTurn.CUT not in reader.turns
     came: dict[int, bytes] = {}
     for one in reader.lines:
         came[one.source.run] = came.get(one.source.run, b"") + one.text + b"\n" * one.fed
@@ -679,37 +682,6 @@ def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):
     assert set(rest[:-4]) == {ord("x")}
     assert rest.endswith(b"xend\n")
     assert len(rest) > 1 << 18
-
-
-def test_the_log_of_an_earlier_version_is_read_though_it_has_no_times(tmp_path):
-    demo = Job(tmp_path)
-    [pod] = demo.pods
-    (pod.place / "0-0.log").unlink()
-    with (pod.place / "log").open("wb") as file:
-        # Its beginning was given up: there is a hole.
-        file.seek(1 << 20)
-        file.write(b"one\ntwo\nthree")
-    moment = 1_600_000_000
-    os.utime(pod.place / "log", (moment, moment))
-    assert pod.text() == b"one\ntwo\nthree"
-    assert [pod.text(tail=count) for count in range(5)] == [
-        b"",
-        b"three",
-        b"two\nthree",
-        b"one\ntwo\nthree",
-        b"one\ntwo\nthree",
-    ]
-    demo.end()
-    with demo.follow() as following:
-        reader = Reader(following)
-        reader.until_done()
-    assert [(one.text, one.at) for one in reader.lines] == [
-        (text, moment * 10**9) for text in (b"one", b"two", b"three")
-    ]
-    assert [one.text for one in logs.everything(demo.entry)] == [b"one", b"two", b"three"]
-    pod.run_again()
-    pod.write(b"four\n")
-    assert (pod.text(), pod.text(previous=True)) == (b"four\n", b"one\ntwo\nthree")
 
 
 # ---------------------------------------------------------------------------- kept
@@ -755,7 +727,7 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     go = "while ! test -e go; do sleep 0.05; done"
     submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes; echo after"))
     started(engine, "demo")
-    asked = follow.Asked(options=replace(FOLLOW, unfinished=True))
+    asked = Asked(options=replace(FOLLOW, unfinished=True))
     shown = iter(follow.Shown(engine, "demo", "default", asked))
     while not any(next(shown)):
         pass

@@ -16,7 +16,8 @@ import pytest
 
 from arena_topo.engines import Options, Phase
 from arena_topo.engines.local import processes, scheduler, store
-from arena_topo.engines.local.engine import open_backend
+from arena_topo.engines.local.engine import open_local
+from arena_topo.jobs import listing
 
 PATIENCE = 30.0
 DEEP = "[" * 100_000
@@ -67,7 +68,7 @@ def state(template, tmp_path, monkeypatch) -> Path:
     plant(template, root, "good", uid="00000000-0000-4000-8000-000000000001")
     plant(template, root, "bad", uid="00000000-0000-4000-8000-000000000002")
     yield root
-    backend = open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    backend = open_local(Options(backend="local", emulate="dgx-1-v100:2"))
     for one in backend.jobs(None):
         backend.delete(one.name, one.namespace)
 
@@ -115,8 +116,6 @@ def test_a_namespace_that_is_no_name_of_a_folder_is_refused(line, namespace, run
 
 # ---------------------------------------------------------------------------- one job's files
 
-FORECAST = {"state": "placed", "workers": [[0, "dgx-1-v100-0", [0]]]}
-
 BROKEN = {
     "record is a list": ("record", "[]"),
     "record is no JSON": ("record", "{"),
@@ -133,7 +132,6 @@ BROKEN = {
     "a GPU is huge": ("record", {"forecast": {"state": "placed", "workers": [[0, "n", [10**9]]]}}),
     "a GPU is negative": ("record", {"forecast": {"state": "placed", "workers": [[0, "n", [-1]]]}}),
     "a node is a list": ("record", {"forecast": {"state": "placed", "workers": [[0, [], [1]]]}}),
-    "a guarantee is none": ("record", {"forecast": {**FORECAST, "guarantee": "x"}}),
     "the exit code is a text": ("record", {"exit_code": "x"}),
     "the supervisor is a list": ("record", {"supervisor": []}),
     "the reason is a number": ("record", {"reason": 7}),
@@ -191,6 +189,42 @@ def test_a_job_with_damaged_files_is_broken_and_stops_no_other(what, run, state)
     assert [one.name for one in (state / "jobs/default").iterdir()] == ["good"]
 
 
+LATER = {
+    "a phase": {"phase": "RESTARTING"},
+    "a state": {"forecast": {"state": "moving", "workers": [[0, "dgx-1-v100-0", [0, 3]]]}},
+    "a format": {},
+}
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_a_record_of_a_later_version_is_shown_and_never_changed(what, run, state):
+    workers = [[0, "dgx-1-v100-0", [0, 3]]]
+    forecast = {"state": "placed", "workers": workers, "guarantee": "socket", "power": 7}
+    folder = state / "jobs/default/bad"
+    running(folder, forecast=forecast, mood="good")
+    change(folder, "record", **LATER[what])
+    record = folder / "record"
+    if what == "a format":
+        record.write_text(record.read_text().replace('"format": 1', '"format": 2'))
+    before = record.read_bytes()
+    [bad] = [one for one in json.loads(run("list", "-o", "json")[1]) if one["name"] == "bad"]
+    assert bad["status"] == ("UNKNOWN" if what == "a phase" else "RUNNING")
+    code, out, _ = run("get", "bad")
+    assert code == 0
+    assert "dgx-1-v100-0" in out
+    cluster = open_local(Options(backend="local", emulate="dgx-1-v100:2")).cluster()
+    assert [node.free for node in cluster.nodes] == [0b11110110, 0b11111111]
+    for verb in ("suspend", "replan"):
+        code, _, err = run(verb, "bad")
+        assert (code, "a later version of arena-topo has recorded it" in err) == (1, True), err
+    assert run("why", "bad")[0] == run("top", "node")[0] == run("prune", "--since=1s", "-y")[0] == 0
+    assert submitted(run, "new", "true")[0] == 0
+    assert run("wait", "new", "--timeout", "30s")[0] == 0
+    assert record.read_bytes() == before
+    assert run("delete", "bad")[0] == 0
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "line", [["get", "good"], ["logs", "good"], ["top", "job"], ["delete", "good"]], ids=" ".join
 )
@@ -209,7 +243,7 @@ def test_a_suspended_job_with_recorded_gpus_stops_no_other(run, state):
 def test_what_is_wrong_with_a_job_is_said_with_its_place(run, state):
     change(state / "jobs/default/bad", "record", pods={"bad-launcher": {"started": "x"}})
     said = " ".join(run("why", "bad")[1].split())
-    assert "record: Expected `float | null`, got `str` - at `$.record.pods[...].started`" in said
+    assert "record: Expected `float | null`, got `str` - at `$.pods[...].started`" in said
 
 
 def test_a_job_is_submitted_beside_a_damaged_one(run, state):
@@ -287,6 +321,93 @@ def test_damage_that_leaves_a_job_readable_is_never_a_mistake(file, content, run
     assert not (state / "jobs/default/bad").exists()
 
 
+def endless(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def blocking(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def enormous(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 1 << 36)
+
+
+@pytest.mark.parametrize("make", [endless, blocking, enormous, Path.mkdir])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("manifest.json", "record", "events", "pods.json", "supervisor.log", "alive", "over"),
+        "pods/bad-launcher/0-0.log",
+    ],
+)
+def test_an_odd_file_of_a_job_stops_no_command(name, make, run, state):
+    file = state / "jobs/default/bad" / name
+    if file.is_dir():
+        shutil.rmtree(file)
+    file.unlink(missing_ok=True)
+    make(file)
+    for line in (
+        ["list"],
+        ["top", "node"],
+        ["get", "bad", "--events"],
+        ["why", "bad"],
+        ["logs", "bad", "--tail=1"],
+        ["attach", "bad", "--", "true"],
+        ["resume", "bad"],
+        ["delete", "bad"],
+    ):
+        code, _, err = run(*line)
+        assert "made a mistake" not in err, (line, err)
+        assert code == 0 or line[-1] != "node", err
+    assert submitted(run, "new", "true")[0] == 0
+    assert not (state / "jobs/default/bad").exists()
+
+
+@pytest.mark.parametrize(
+    "line", [["top", "node"], ["submit", "mpi", "--name=new", "--gpus=1", "--image=local", "true"]]
+)
+def test_who_looks_for_gpus_does_not_read_jobs_that_have_ended(line, run, state, monkeypatch):
+    assert submitted(run, "first", "true")[0] == 0
+    assert run("wait", "first", "--timeout=30s")[0] == 0
+    read: list[str] = []
+    opened = os.open
+
+    def noted(path, *words, **more):
+        read.append(str(path))
+        return opened(path, *words, **more)
+
+    with monkeypatch.context() as world:
+        world.setattr(os, "open", noted)
+        assert run(*line)[0] == 0
+    folders = {str(state / "jobs/default" / name) for name in ("good", "bad", "first")}
+    assert read
+    assert folders.isdisjoint(read)
+
+
+def test_a_job_whose_record_was_edited_after_its_end_is_read_by_who_looks_for_gpus(run, state):
+    assert submitted(run, "first", "true")[0] == 0
+    running(state / "jobs/default/good")
+    assert submitted(run, "second", "true")[0] == 0
+    record = json.loads((state / "jobs/default/good/record").read_text())["record"]
+    assert (record["phase"], record["reason"]) == (
+        "FAILED",
+        "the process that ran the job was killed",
+    )
+
+
+def test_a_list_of_very_many_jobs_that_have_ended_names_the_command_that_removes_them(
+    run, state, monkeypatch
+):
+    assert state.exists()
+    assert "prune" not in run("list")[2]
+    monkeypatch.setattr(listing, "_MANY_ENDED", 1)
+    hint = "Remove those that are a week old: arena-topo prune --since 7d -n default"
+    assert f"2 of these jobs have ended. {hint}" in " ".join(run("list")[2].split())
+    assert "prune" not in run("list", "-o", "json")[2]
+
+
 def test_of_two_who_delete_a_damaged_job_the_later_finds_none(run, state, monkeypatch):
     (state / "jobs/default/bad/record").write_text("{")
     remove = store.JobStore.remove
@@ -311,6 +432,77 @@ def test_deleting_a_job_with_an_empty_uid_ends_no_other_job(run, state):
     # A supervisor that was told to end needs a moment for it.
     time.sleep(0.3)
     assert processes.alive(processes.Process(**keeper["supervisor"]))
+    assert json.loads(run("get", "busy", "-o", "json")[1])["status"] == "RUNNING"
+
+
+def copied(job: Path, target: Path) -> None:
+    shutil.copytree(job, target)
+
+
+def linked(job: Path, target: Path) -> None:
+    target.symlink_to(job)
+
+
+def edited(job: Path, target: Path) -> None:
+    """A copy with a name and a uid of its own; its record names the supervisor of the other."""
+    copied(job, target)
+    change(target, "submission.json", name=target.name, uid="00000000-0000-4000-8000-000000000009")
+
+
+def renamed(job: Path, target: Path) -> None:
+    """A copy with a name of its own, and the uid of the other."""
+    copied(job, target)
+    change(target, "submission.json", name=target.name)
+
+
+def damaged(job: Path, target: Path) -> None:
+    copied(job, target)
+    (target / "record").write_text("{")
+
+
+@pytest.mark.parametrize("make", [copied, linked, edited, renamed, damaged])
+def test_deleting_a_copy_of_the_folder_of_a_job_leaves_the_job_running(make, run, state):
+    assert submitted(run, "busy", "sleep 600")[0] == 0
+    assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
+    space = state / "jobs/default"
+    uid = json.loads((space / "busy/submission.json").read_text())["uid"]
+    before = processes.processes_of_job(uid)
+    scratch = json.loads((space / "busy/record").read_text())["record"]["scratch"]
+    make(space / "busy", space / "odd")
+    assert {one["name"] for one in json.loads(run("list", "-o", "json")[1])} > {"busy", "odd"}
+    code, _, err = run("delete", "odd")
+    assert code == 0, err
+    # A supervisor that was told to end needs a moment for it.
+    time.sleep(0.3)
+    assert processes.processes_of_job(uid) == before
+    assert Path(scratch).is_dir()
+    assert json.loads(run("get", "busy", "-o", "json")[1])["status"] == "RUNNING"
+    assert sorted(one.name for one in space.iterdir()) == ["bad", "busy", "good"]
+
+
+def test_the_folder_of_a_running_job_that_cannot_be_read_is_deleted_with_its_processes(run, state):
+    assert submitted(run, "busy", "sleep 600")[0] == 0
+    assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
+    space = state / "jobs/default"
+    uid = json.loads((space / "busy/submission.json").read_text())["uid"]
+    shutil.copytree(space / "busy", space / "copy")
+    (space / "busy/record").write_text("{")
+    assert run("delete", "busy")[0] == 0
+    assert not processes.processes_of_job(uid)
+    assert run("delete", "copy")[0] == 0
+
+
+def test_a_copy_of_the_folder_of_a_job_does_not_end_the_job_when_it_runs_again(run, state):
+    assert submitted(run, "busy", "sleep 600")[0] == 0
+    assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
+    copied(state / "jobs/default/busy", state / "jobs/default/odd")
+    assert run("suspend", "busy")[0] == 0
+    assert run("resume", "busy")[0] == 0
+    assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
+    change(state / "jobs/default/odd", "submission.json", name="odd")
+    shown = {one["name"]: one["status"] for one in json.loads(run("list", "-o", "json")[1])}
+    assert shown["odd"] == "FAILED"
+    time.sleep(0.3)
     assert json.loads(run("get", "busy", "-o", "json")[1])["status"] == "RUNNING"
 
 
@@ -549,14 +741,14 @@ def test_a_name_that_no_folder_can_have_is_not_found_like_any_other(line, run, s
 def test_a_machine_that_is_renamed_knows_its_running_jobs(run, state, monkeypatch):
     assert submitted(run, "busy", "sleep 600")[0] == 0
     assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
-    backend = open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    backend = open_local(Options(backend="local", emulate="dgx-1-v100:2"))
     before = [node.free for node in backend.cluster().nodes]
     monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
     assert backend.job("busy", "default").phase is Phase.RUNNING
     assert [node.free for node in backend.cluster().nodes] == before
     uid = backend.job("busy", "default").uid
     assert run("suspend", "busy")[0] == 0
-    eventually(lambda: not processes.of_job(uid))
+    eventually(lambda: not processes.processes_of_job(uid))
     assert [node.free for node in backend.cluster().nodes] == [0xFF, 0xFF]
     assert backend.job("busy", "default").phase is Phase.SUSPENDED
     assert run("resume", "busy")[0] == 0
@@ -570,7 +762,7 @@ def test_the_job_of_another_container_of_this_machine_runs_and_has_its_gpus(
 ):
     assert submitted(run, "busy", "sleep 600")[0] == 0
     assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
-    backend = open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    backend = open_local(Options(backend="local", emulate="dgx-1-v100:2"))
     before = [node.free for node in backend.cluster().nodes]
     assert before != [0xFF, 0xFF]
     (tmp_path / "proc").mkdir()
@@ -592,7 +784,7 @@ def test_a_job_whose_supervisor_was_killed_ends_on_a_renamed_machine_too(run, st
     eventually(lambda: processes.process(found["supervisor"]["pid"]) is None)
     monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
     eventually(lambda: json.loads(run("get", "busy", "-o", "json")[1])["status"] == "FAILED")
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
 
 
 SMI = """#!/bin/sh
@@ -616,7 +808,7 @@ def test_the_gpus_of_a_renamed_machine_are_given_out_once(run, state, monkeypatc
         assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
         monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
         scheduler.this_machine.cache_clear()
-        (node,) = open_backend(Options(backend="local")).cluster().nodes
+        (node,) = open_local(Options(backend="local")).cluster().nodes
         assert (node.name, node.free.bit_count()) == ("renamed", 1)
         assert json.loads(run("top", "node", "-o", "json")[1])
         assert run("delete", "busy")[0] == 0

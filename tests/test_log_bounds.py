@@ -11,10 +11,10 @@ from replacing import replace
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines import archive as kept
 from arena_topo.engines.archive import Archive
-from arena_topo.engines.lines import Line, Notice, Source, Turn
+from arena_topo.engines.lines import Line, LogTurn, Notice, Source
 from arena_topo.escaping import LogText, log_line
 from arena_topo.joblogs import window
-from arena_topo.joblogs.follow import Asked
+from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.pipeline import Pipeline
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -25,7 +25,7 @@ WORKERS = 64
 def test_one_log_stays_within_its_bound_where_the_archive_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kept, "LARGEST", 2 << 20)
+    monkeypatch.setattr(kept, "MAX_LOG_FILE_BYTES", 2 << 20)
     archive = Archive(tmp_path / "logs")
     with archive.keeping("cluster", JOB) as keeping:
         for at in range(1, 101):
@@ -75,7 +75,7 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
     names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
     workers = [Source(pod=name, uid=name, worker=one) for one, name in names]
     for one in (CHIEF, *workers):
-        pipeline.notice(Notice(turn=Turn.JOINED, source=one))
+        pipeline.notice(Notice(turn=LogTurn.JOINED, source=one))
     came = shown = most = 0
     for number in range(400):
         batch = [Line(one, 10 + number, b"", b"step %d" % number) for one in workers[1:]]

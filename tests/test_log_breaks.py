@@ -11,9 +11,9 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines.kubernetes import containerlog, following
+from arena_topo.engines.kubernetes import containerlog, log_follower
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.lines import LogOptions, Notice, Source, Turn
+from arena_topo.engines.lines import LogOptions, LogTurn, Notice, Source
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_stream_that_stays_open_though_its_pod_is_gone_is_left(
         reader = Reader(logs)
         reader.until_said("one")
         api.remove("pods", "default", WORKER, {"gracePeriodSeconds": 0})
-        reader.until(lambda: Turn.GONE in reader.turns(chief=False))
+        reader.until(lambda: LogTurn.GONE in reader.turns(chief=False))
     assert reader.texts() == ["one"]
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_done_before_the_pods_were_seen_once_more(
         reader = Reader(logs)
         reader.until_said("one")
         operator.finish("demo")
-        reader.until(lambda: Turn.ENDED in reader.turns())
+        reader.until(lambda: LogTurn.ENDED in reader.turns())
         assert not logs.done
         reader.until_done()
 
@@ -81,7 +81,7 @@ def test_nothing_is_done_before_the_pods_were_seen_once_more(
 def test_the_end_of_a_log_makes_the_pods_be_listed_at_once(
     backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(following, "LOOK", 10_000.0)
+    monkeypatch.setattr(log_follower, "LOOK", 10_000.0)
     backend.look_every = 10_000.0
     job = running(backend, operator, "one")
     with backend.follow(job, FOLLOW, is_chief) as logs:
@@ -89,7 +89,7 @@ def test_the_end_of_a_log_makes_the_pods_be_listed_at_once(
         reader.until_said("one")
         operator.finish("demo")
         reader.until_done()
-    assert reader.turns() == [Turn.JOINED, Turn.ENDED]
+    assert reader.turns() == [LogTurn.JOINED, LogTurn.ENDED]
 
 
 def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
@@ -103,6 +103,6 @@ def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
         reader.until_done()
     assert reader.texts() == ["one"]
     [refused] = [
-        one for one in reader.items if isinstance(one, Notice) and one.turn is Turn.REFUSED
+        one for one in reader.items if isinstance(one, Notice) and one.turn is LogTurn.REFUSED
     ]
     assert refused.source.worker == 0

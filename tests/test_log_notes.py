@@ -13,15 +13,16 @@ from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
-from arena_topo.engines.waiting import Start, start_of, starting
+from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import ClusterError, NotFound
-from arena_topo.joblogs.follow import AFTER_END, SILENCE, SILENT, Asked, End
+from arena_topo.joblogs.asked import SILENT, Asked, End
+from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
 from arena_topo.joblogs.notices import DELETED, GATHER
 from arena_topo.joblogs.pod_selection import early
-from arena_topo.joblogs.ranks import only
+from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Text
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.cause import CauseCode, because, in_words
 
 ALL = Asked(everyone=True, options=FOLLOW)
@@ -69,17 +70,17 @@ def failed(status: JobStatus, source: Source, failure: str, **more: float) -> Jo
 @pytest.mark.parametrize(
     ("turn", "late", "said"),
     [
-        (Turn.GONE, DELETED, "5 pods are gone: their logs end here"),
-        (Turn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
+        (LogTurn.GONE, DELETED, "5 pods are gone: their logs end here"),
+        (LogTurn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
     ],
 )
 def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
     one = course(ALL, LAUNCHER)
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    error = ClusterError("cut") if turn is Turn.BROKEN else None
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    error = ClusterError("cut") if turn is LogTurn.BROKEN else None
     start = 20.0
     for source in FEW:
-        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
+        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
     for number, source in enumerate(FEW):
         at = start + number * GATHER / 10
         assert one.notice(Notice(turn=turn, source=source, error=error), at) == []
@@ -92,9 +93,9 @@ def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
 def test_what_happens_to_one_pod_is_told_of_that_pod():
     one = course(ALL, LAUNCHER, *FEW)
     for source in FEW:
-        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
-    one.notice(Notice(turn=Turn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
-    one.notice(Notice(turn=Turn.GONE, source=FEW[4]), 0.0)
+        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+    one.notice(Notice(turn=LogTurn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
+    one.notice(Notice(turn=LogTurn.GONE, source=FEW[4]), 0.0)
     assert [note.text for note in one.told()] == [
         "the connection to the log of demo-worker-3 is lost and taken up again: cut",
         "demo-worker-4 is gone: its log ends here",
@@ -117,17 +118,17 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
     one = course(Asked(everyone=True))
     one = type(one)(status, Asked(everyone=True), lambda _: True)
     for source in (AGAIN, LAUNCHER):
-        assert one.notice(Notice(turn=Turn.JOINED, source=source), 0.0) == []
+        assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0) == []
     assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
 
 
 def test_the_next_try_is_told_and_how_the_one_before_ended():
     known = failed(job(Phase.RUNNING, LAUNCHER), LAUNCHER, "ended with exit code 7")
     one = course(Asked(options=FOLLOW), LAUNCHER)
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     one.saw(known, 1.0)
     assert one.told() == []
-    [note] = one.notice(Notice(turn=Turn.JOINED, source=AGAIN), 2.0)
+    [note] = one.notice(Notice(turn=LogTurn.JOINED, source=AGAIN), 2.0)
     assert note.text == "demo-launcher-again is the launcher's next try"
     one.saw(known, 3.0)
     assert [note.text for note in one.told()] == [
@@ -232,8 +233,8 @@ def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
     one = course(Asked(instance=WORKER.pod, options=FOLLOW))
     status = job(Phase.RUNNING, LAUNCHER, WORKER)
     one = type(one)(status, Asked(instance=WORKER.pod, options=FOLLOW), WORKER.__eq__)
-    one.notice(Notice(turn=Turn.JOINED, source=WORKER), 0.0)
-    one.notice(Notice(turn=Turn.ENDED, source=WORKER), 1.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=WORKER), 0.0)
+    one.notice(Notice(turn=LogTurn.ENDED, source=WORKER), 1.0)
     assert ended(one, status, 1.1) is None
     assert ended(one, status, 1.0 + AFTER_END) is End.POD
 
@@ -255,26 +256,26 @@ def test_pods_that_end_with_their_job_are_no_news():
 def test_a_log_that_is_open_and_empty_is_told_of_and_one_that_had_lines_is_not():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     assert one.waiting(running, None, 0.0) == (False, None)
-    _, waiting = one.waiting(running, None, SILENCE)
+    _, waiting = one.waiting(running, None, POD_SILENCE)
     assert waiting is not None
     assert (waiting.reason, waiting.what) == (SILENT, "runs, but has written nothing yet")
-    assert not one.came([], SILENCE)
-    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], SILENCE)
+    assert not one.came([], POD_SILENCE)
+    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], POD_SILENCE)
     # The stream may end before the pod does.
-    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), SILENCE)
+    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), POD_SILENCE)
     for second in range(9):
-        assert one.waiting(running, None, 2 * SILENCE + second) == (False, None)
+        assert one.waiting(running, None, 2 * POD_SILENCE + second) == (False, None)
 
 
 def test_a_job_whose_pods_have_ended_does_not_seem_to_wait():
     one = course()
     status = job(Phase.RUNNING, LAUNCHER)
     over = replace(status, instances=tuple(replace(p, finished=1.0) for p in status.instances))
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
-    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
     assert one.waiting(over, None, 9.0) == (False, None)
 
 
@@ -283,7 +284,9 @@ def test_a_suspended_job_is_called_suspended():
     _, waiting = course().waiting(status, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended"
-    held = replace(status, forecast=Forecast(state="held", cause=in_words("node a is lost")))
+    held = replace(
+        status, forecast=PlacementForecast(state="held", cause=in_words("node a is lost"))
+    )
     _, waiting = course().waiting(held, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended: node a is lost"
@@ -292,17 +295,17 @@ def test_a_suspended_job_is_called_suspended():
 def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who_starts_it():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     one.waiting(running, None, 0.0)
-    _, waiting = one.waiting(running, Start.RESUME, SILENCE)
+    _, waiting = one.waiting(running, Start.RESUME, POD_SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("runs, but has written nothing yet", None)
     suspended = job(Phase.SUSPENDED, LAUNCHER)
-    _, waiting = one.waiting(suspended, Start.RESUME, SILENCE)
+    _, waiting = one.waiting(suspended, Start.RESUME, POD_SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("is suspended", Start.RESUME)
-    assert not one.came([], SILENCE)
-    assert one.waiting(suspended, Start.RESUME, SILENCE) == (False, None)
+    assert not one.came([], POD_SILENCE)
+    assert one.waiting(suspended, Start.RESUME, POD_SILENCE) == (False, None)
 
 
 def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
@@ -316,7 +319,7 @@ def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_wo
 
 def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world):
     cause = because(CauseCode.IMAGE, pod="demo-worker-0", text="ErrImagePull: no such image")
-    forecast = Forecast(state="waiting", cause=cause)
+    forecast = PlacementForecast(state="waiting", cause=cause)
     status = replace(job(Phase.PENDING, reason=str(cause)), forecast=forecast)
     start = start_of(status, still_world.backend)
     assert start is Start.ANEW
@@ -357,12 +360,12 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
 def test_a_moment_out_of_sight_is_no_news():
     one = course()
     assert list(one.sight("no answer", 0.0)) == []
-    assert list(one.sight("no answer", SILENCE - 0.1)) == []
-    assert list(one.sight(None, SILENCE)) == []
-    assert list(one.sight("no answer", SILENCE)) == []
-    [note] = one.sight("no answer", 2 * SILENCE)
+    assert list(one.sight("no answer", POD_SILENCE - 0.1)) == []
+    assert list(one.sight(None, POD_SILENCE)) == []
+    assert list(one.sight("no answer", POD_SILENCE)) == []
+    [note] = one.sight("no answer", 2 * POD_SILENCE)
     assert note.warns
-    assert list(one.sight("no answer", 3 * SILENCE)) == []
+    assert list(one.sight("no answer", 3 * POD_SILENCE)) == []
 
 
 # ---------------------------------------------------------------- what is kept
@@ -426,14 +429,12 @@ def test_tags_that_were_asked_for_are_known_of_what_is_kept(still_world, tmp_pat
     with archive.keeping(still_world.backend.place, status, whole=True) as keeping:
         keeping.write(spoken(LAUNCHER, "free text", "[1] Traceback"))
         keeping.close(status)
-    showing = Showing(still_world, Asked(only=only(["rank:1"])), archive)
+    showing = Showing(still_world, Asked(only=parse_only(["rank:1"])), archive)
     assert showing.rest() == ["Traceback"]
     path = next((tmp_path / "kept").glob("*/job.json"))
     about = json.loads(path.read_text())
-    older = {key: value for key, value in about.items() if key not in {"tags", "deleted"}}
-    for other in (older, {**about, "tags": "of a later version"}):
-        path.write_text(json.dumps(other))
-        assert Showing(still_world, Asked(only=only(["rank:1"])), archive).rest() == []
+    path.write_text(json.dumps({**about, "tags": "of a later version"}))
+    assert Showing(still_world, Asked(only=parse_only(["rank:1"])), archive).rest() == []
 
 
 def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
@@ -466,15 +467,15 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
 def test_a_log_that_cannot_be_read_is_not_called_silent():
     one = course(Asked(options=FOLLOW))
     refused = ClusterError("the API server refused it", why="dial tcp: connection refused")
-    one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER, error=refused), 0.0)
+    one.notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER, error=refused), 0.0)
     _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, 60.0)
     assert waiting is not None
     assert waiting.what == (
         "waits: its log cannot be read yet: the API server refused it"
         " (dial tcp: connection refused)"
     )
-    one.notice(Notice(turn=Turn.RESUMED, source=LAUNCHER), 61.0)
-    for now in (61.0, 61.0 + SILENCE):
+    one.notice(Notice(turn=LogTurn.RESUMED, source=LAUNCHER), 61.0)
+    for now in (61.0, 61.0 + POD_SILENCE):
         _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, now)
     assert waiting is not None
     assert waiting.what == "runs, but has written nothing yet"

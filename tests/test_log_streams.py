@@ -27,10 +27,19 @@ from arena_topo.engines import JobStatus, Options
 from arena_topo.engines import lines as parsing
 from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes import log_follower as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.kubernetes.streaming import Lines, Place, Response
-from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn, moment
+from arena_topo.engines.kubernetes.log_position import Lines, ReadPosition
+from arena_topo.engines.kubernetes.response import Response
+from arena_topo.engines.lines import (
+    MAX_LINE_BYTES,
+    Line,
+    LogOptions,
+    LogTurn,
+    Notice,
+    Source,
+    parse_nanoseconds,
+)
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, JobNotFound, NotFound
 from arena_topo.job import MPIJob
 
@@ -41,7 +50,7 @@ WORKER = "demo-worker-0"
 
 def opened(api: FakeApi, folder: Path, **user: Any) -> KubernetesBackend:
     config = kubeconfig(folder / "config", api.url, user=user or {"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
     backend.look_every = 0.1
     return backend
 
@@ -71,16 +80,16 @@ def stamp(number: int) -> str:
 
 def test_times_are_read_in_any_zone_and_with_any_digits():
     second = 1_795_244_400
-    assert moment(b"2026-11-21T07:00:00Z") == second * 10**9
-    assert moment(b"2026-11-21T07:00:00.000000001Z") == second * 10**9 + 1
-    assert moment(b"2026-11-21T08:00:00.5+01:00") == second * 10**9 + 500_000_000
-    assert moment(b"2026-11-20T23:30:00.123456789-07:30") == second * 10**9 + 123_456_789
+    assert parse_nanoseconds(b"2026-11-21T07:00:00Z") == second * 10**9
+    assert parse_nanoseconds(b"2026-11-21T07:00:00.000000001Z") == second * 10**9 + 1
+    assert parse_nanoseconds(b"2026-11-21T08:00:00.5+01:00") == second * 10**9 + 500_000_000
+    assert parse_nanoseconds(b"2026-11-20T23:30:00.123456789-07:30") == second * 10**9 + 123_456_789
     for wrong in (b"", b"hello", b"2026-13-21T07:00:00Z", b"2026-11-21T07:00:00", b"1" * 30):
-        assert moment(wrong) is None
+        assert parse_nanoseconds(wrong) is None
 
 
 def test_lines_without_a_time_are_the_kubelets_own():
-    place = Place()
+    place = ReadPosition()
     lines = Lines(place, Source(pod=LAUNCHER))
     said = b"2026-11-21T07:00:00.000000001Z one\nunable to retrieve container logs\n"
     first, second = lines.feed(said)
@@ -95,7 +104,7 @@ TEXTS = st.lists(
         st.integers(0, 1),
         st.one_of(
             st.binary(max_size=6).map(lambda text: text.replace(b"\n", b" ")),
-            st.integers(LONGEST - 120, LONGEST).map(lambda size: b"x" * size),
+            st.integers(MAX_LINE_BYTES - 120, MAX_LINE_BYTES).map(lambda size: b"x" * size),
         ),
     ),
     max_size=12,
@@ -112,7 +121,7 @@ def test_a_log_that_breaks_anywhere_is_taken_up_without_gaps_or_doubles(
         # Many lines of the very same time, and of the same second.
         number += 3 * later
         log.append((stamp(number)[:-1] + zone, text))
-    place, got = Place(), []
+    place, got = ReadPosition(), []
     for last in [*[False] * data.draw(st.integers(0, 4)), True]:
         since = fake_logs.second(place.since) if place.stamp else 0
         wire = b"".join(
@@ -136,9 +145,9 @@ def test_long_lines_that_come_in_parts_are_taken_up_without_gaps_or_doubles(
         number += 3 * later
         log.append((stamp(number)[:-1] + zone, b"%d:" % len(log) + b"x" * size))
     wire = b"".join(at.encode() + b" " + text + b"\n" for at, text in log)
-    place, got = Place(), b""
+    place, got = ReadPosition(), b""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parsing, "LONGEST", 60)
+        patch.setattr(parsing, "MAX_LINE_BYTES", 60)
         for last in [*[False] * data.draw(st.integers(0, 4)), True]:
             lines = Lines(place, Source(pod=LAUNCHER), pieces=True)
             size = len(wire) if last else data.draw(st.integers(0, len(wire)))
@@ -188,7 +197,7 @@ def test_a_broken_stream_is_told_of_once_until_it_is_back(
         reader.until_said("two")
         operator.finish("demo")
         reader.until_done()
-    assert reader.turns() == [Turn.JOINED, Turn.BROKEN, Turn.RESUMED, Turn.ENDED]
+    assert reader.turns() == [LogTurn.JOINED, LogTurn.BROKEN, LogTurn.RESUMED, LogTurn.ENDED]
     assert reader.texts() == ["one", "two"]
 
 
@@ -204,7 +213,7 @@ def test_a_container_that_starts_anew_in_its_pod_goes_on_as_its_next_run(
         api.fail(f"{WORKER}/log.*follow=true", times=1000, status=500, retry_after=9999)
         api.before("previous=true", api.faults.clear)
         api.cut_logs()
-        reader.until(lambda: Turn.BROKEN in reader.turns(chief=False))
+        reader.until(lambda: LogTurn.BROKEN in reader.turns(chief=False))
         with api.lock:
             api.write(WORKER, "last of run 0", at=stamp(2))
             fake_logs.restart(api, WORKER)
@@ -213,8 +222,8 @@ def test_a_container_that_starts_anew_in_its_pod_goes_on_as_its_next_run(
     assert reader.texts() == ["run 0", "last of run 0", "run 1"]
     assert [line.source.run for line in reader.lines] == [0, 0, 1]
     turns = [one.turn for one in reader.items if isinstance(one, Notice)]
-    connection = {Turn.BROKEN, Turn.RESUMED}
-    assert [turn for turn in turns if turn not in connection] == [Turn.JOINED, Turn.RESTARTED]
+    connection = {LogTurn.BROKEN, LogTurn.RESUMED}
+    assert [turn for turn in turns if turn not in connection] == [LogTurn.JOINED, LogTurn.RESTARTED]
 
 
 def test_a_run_that_ended_unseen_is_read_to_its_end_though_the_next_was_read_before(
@@ -230,7 +239,7 @@ def test_a_run_that_ended_unseen_is_read_to_its_end_though_the_next_was_read_bef
         api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
         api.fail(f"{WORKER}/log", times=1, status=500)
         api.cut_logs()
-        reader.until(lambda: Turn.BROKEN in reader.turns(chief=False))
+        reader.until(lambda: LogTurn.BROKEN in reader.turns(chief=False))
         with api.lock:
             api.write(WORKER, "last of run 0", at=stamp(2))
             fake_logs.restart(api, WORKER)
@@ -257,7 +266,7 @@ def test_the_run_before_is_read_where_it_is_asked_for(
         reader.until_done()
     assert [(line.text, line.source.run) for line in reader.lines] == [(b"run 0", 0)]
     [refused] = [
-        one for one in reader.items if isinstance(one, Notice) and one.turn is Turn.REFUSED
+        one for one in reader.items if isinstance(one, Notice) and one.turn is LogTurn.REFUSED
     ]
     assert refused.source.chief
     assert "has no earlier run" in str(refused.error)
@@ -291,7 +300,7 @@ def test_the_init_container_that_runs_is_read_before_the_main_one(
         # The last of it comes late.
         api.fail(f"{LAUNCHER}/log.*container=wait", times=2, status=500, retry_after=9999)
         api.cut_logs()
-        reader.until_turn(Turn.BROKEN)
+        reader.until_turn(LogTurn.BROKEN)
         with api.edit("Pod", LAUNCHER) as pod:
             over = {"terminated": {"exitCode": 0}}
             pod["status"]["initContainerStatuses"] = [{"name": "wait", "state": over}]
@@ -317,7 +326,7 @@ def test_logs_that_may_not_be_read_are_refused_each_with_its_error(
         reader = Reader(following)
         reader.until(lambda: len(reader.items) == 4)
     refused = [one for one in reader.items if isinstance(one, Notice)]
-    assert {one.turn for one in refused} == {Turn.REFUSED}
+    assert {one.turn for one in refused} == {LogTurn.REFUSED}
     assert all(isinstance(one.error, AccessDenied) for one in refused)
 
 
@@ -329,7 +338,7 @@ def test_a_refusal_whose_connection_breaks_is_a_refusal(
     api.fail(rf"{WORKER}/log\?", status=403, cut=20, times=9)
     with backend.follow(job, options) as following:
         reader = Reader(following)
-        reader.until(lambda: Turn.REFUSED in reader.turns(chief=False))
+        reader.until(lambda: LogTurn.REFUSED in reader.turns(chief=False))
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
     assert isinstance(refused.error, AccessDenied)
     assert sum(f"{WORKER}/log?" in line for line in api.requests) == 1
@@ -349,7 +358,7 @@ def test_one_log_that_cannot_be_read_does_not_stop_the_others(
     with backend.follow(job, side) as following:
         reader = Reader(following)
         reader.until_said("beside")
-        reader.until_turn(Turn.REFUSED)
+        reader.until_turn(LogTurn.REFUSED)
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
     assert "container side is not valid for pod demo-launcher" in str(refused.error)
 
@@ -361,7 +370,7 @@ def test_a_web_page_in_place_of_a_log_is_refused_once(
     api.fail(rf"{WORKER}/log\?", status=200, body=b"<html>log in</html>", times=9)
     with backend.follow(job, FOLLOW) as following:
         reader = Reader(following)
-        reader.until(lambda: Turn.REFUSED in reader.turns(chief=False))
+        reader.until(lambda: LogTurn.REFUSED in reader.turns(chief=False))
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
     assert refused.source.pod == WORKER
     assert refused.error is not None
@@ -374,14 +383,14 @@ def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
     api: FakeApi, operator: FakeOperator, tmp_path: Path
 ):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=2.0))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config, request_timeout=2.0))
     job = running(backend, operator, "one")
     api.fail(rf"{WORKER}/log\?", silent=True)
     with backend.follow(job, LogOptions()) as following:
         reader = Reader(following)
         reader.until_done()
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
-    assert refused.turn is Turn.REFUSED
+    assert refused.turn is LogTurn.REFUSED
     assert str(refused.error) == f"no more of the log of {WORKER} came for 2 s"
     assert reader.texts() == ["one"]
 
@@ -389,10 +398,8 @@ def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
 def test_logs_are_requested_uncompressed(backend: KubernetesBackend):
     """Without `Accept-Encoding` a gateway may choose a compression (RFC 9110, 12.5.3)."""
     ours, peer = socket.socketpair()
-    line = http.client.HTTPConnection("api")
-    line.sock = ours
     with ours, peer, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend.api, "dialled", lambda _timeout: line)
+        patch.setattr(backend.api, "dialled", lambda _timeout: ours)
         backend.api.asked("/api/v1/namespaces/default/pods/demo/log", {}, None)
         with peer.makefile("rb") as sent:
             sent.readline()
@@ -427,7 +434,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
 def test_a_server_that_stays_away_is_an_error_in_the_end(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "PATIENCE", 0.5)
+    monkeypatch.setattr(followed, "MAX_UNREACHABLE", 0.5)
     job = running(backend, operator, "one")
     with backend.follow(job, FOLLOW, is_chief) as following:
         reader = Reader(following)
@@ -445,7 +452,7 @@ def test_silent_containers_do_not_keep_others_from_being_read(
     job = running(backend, operator, workers=40)
     with backend.follow(job, FOLLOW) as following:
         reader = Reader(following)
-        reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 41)
+        reader.until(lambda: reader.turns(chief=False).count(LogTurn.JOINED) == 41)
         operator.api.write("demo-worker-39", "here", at=stamp(1))
         reader.until_said("here")
 
@@ -455,7 +462,7 @@ def test_whoever_leaves_leaves_no_thread(backend: KubernetesBackend, operator: F
     before = set(threading.enumerate())
     with backend.follow(job, FOLLOW) as following:
         reader = Reader(following)
-        reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 6)
+        reader.until(lambda: reader.turns(chief=False).count(LogTurn.JOINED) == 6)
         # The fake server has threads of its own.
         ours = [
             one
@@ -495,6 +502,14 @@ def test_whoever_leaves_as_logs_begin_leaves_no_thread(
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\none\r\n0\r\n\r\n", True),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\none\r\n", False),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"xyz\r\none", False),
+        *(
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                size + b"\r\none\r\n0\r\n\r\n",
+                False,
+            )
+            for size in (b"0x3", b"+3", b"-3", b"0_3", b" 0x3", b";3")
+        ),
         (b"SSH-2.0-OpenSSH\r\n", b"", False),
     ],
 )
@@ -619,7 +634,7 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
         config = kubeconfig(
             tmp_path / "config", api.url, user={"username": "alice"}, cluster=cluster
         )
-        backend = kubernetes.open_backend(Options(kubeconfig=config))
+        backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
         backend.look_every = 0.1
         operator = FakeOperator(api)
         job = running(backend, operator, workers=2)
@@ -629,7 +644,7 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
             reader.until_said("end")
             # Such a connection ends without a word of TLS, as of a server that is killed.
             api.cut_logs()
-            reader.until(lambda: Turn.BROKEN in reader.turns())
+            reader.until(lambda: LogTurn.BROKEN in reader.turns())
             operator.say("demo", "again")
             reader.until_said("again")
         assert len(reader.lines) == 2003

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.lines import MAX_LINE_BYTES, Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.joblogs import window
-from arena_topo.joblogs.follow import Asked
+from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.pipeline import Pipeline
 from arena_topo.joblogs.ranks import Entry, Speaker
-from arena_topo.joblogs.window import HELD, LAG, PATIENCE, Window
+from arena_topo.joblogs.window import BACKLOG_SECONDS, HELD_SECONDS, REORDER_SECONDS, Window
 
 SECOND = 1_000_000_000
 FOLLOW = LogOptions(follow=True)
@@ -58,14 +58,14 @@ def test_lines_that_came_at_once_are_sorted_by_their_times():
     found = joined(0, 1, fold=False)
     lines = [said(0, "1", 1), said(0, "4", 4), said(1, "2", 2), said(1, "3", 3), said(1, "5", 5)]
     assert texts(found.put(lines, 0.0)) == ["1", "2", "3", "4"]
-    assert texts(found.put([], LAG)) == ["5"]
+    assert texts(found.put([], REORDER_SECONDS)) == ["5"]
 
 
 def test_a_line_waits_for_older_ones_of_a_log_that_is_silent_but_not_for_long():
     found = joined(0, 1, fold=False)
     assert found.put([said(0, "2", 2)], 10.0) == []
-    assert texts(found.put([said(1, "1", 1)], 10.0 + LAG / 2)) == ["1"]
-    assert texts(found.put([], 10.0 + LAG)) == ["2"]
+    assert texts(found.put([said(1, "1", 1)], 10.0 + REORDER_SECONDS / 2)) == ["1"]
+    assert texts(found.put([], 10.0 + REORDER_SECONDS)) == ["2"]
 
 
 def test_the_log_of_one_pod_alone_waits_for_nothing():
@@ -99,8 +99,8 @@ def test_logs_that_are_read_whole_wait_for_those_that_are_to_come_but_three_seco
     found = joined(0, whole=True, fold=False)
     found.await_([PODS[1].pod])
     assert found.put([said(0, "x", 2)], 0.0) == []
-    assert found.put([], PATIENCE - 0.1) == []
-    assert texts(found.put([], PATIENCE)) == ["x"]
+    assert found.put([], BACKLOG_SECONDS - 0.1) == []
+    assert texts(found.put([], BACKLOG_SECONDS)) == ["x"]
     late = joined(0, whole=True, fold=False)
     late.await_([PODS[1].pod])
     assert late.put([said(0, "second", 2)], 0.0) == []
@@ -146,16 +146,16 @@ def test_equal_lines_more_than_a_second_apart_are_two(late: float, rows: int):
 def test_a_followed_line_waits_for_its_like_but_not_for_long():
     found = joined(0, 1)
     found.put([said(0, "one"), said(1, "two")], 0.0)
-    assert texts(found.put([], LAG + HELD)) == ["one", "two"]
+    assert texts(found.put([], REORDER_SECONDS + HELD_SECONDS)) == ["one", "two"]
     assert found.put([said(0, "x", 5.0)], 5.0) == []
-    assert found.put([], 5.0 + LAG) == []
-    assert shown(found.put([], 5.0 + LAG + HELD)) == [("x", [0])]
+    assert found.put([], 5.0 + REORDER_SECONDS) == []
+    assert shown(found.put([], 5.0 + REORDER_SECONDS + HELD_SECONDS)) == [("x", [0])]
 
 
 def test_once_everybody_has_said_it_nobody_is_waited_for():
     found = joined(0, 1)
     found.put([said(0, "one"), said(1, "two")], 0.0)
-    found.put([], LAG + HELD)
+    found.put([], REORDER_SECONDS + HELD_SECONDS)
     assert shown(found.put([said(0, "x", 5.0), said(1, "x", 5.0)], 5.0)) == [("x", [0, 1])]
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_lost_or_doubled_and_no_log_changes_its_order(
 
 def notices(pipeline: Pipeline, *sources: Source) -> Pipeline:
     for one in sources:
-        pipeline.notice(Notice(turn=Turn.JOINED, source=one))
+        pipeline.notice(Notice(turn=LogTurn.JOINED, source=one))
     return pipeline
 
 
@@ -232,7 +232,7 @@ def test_nobody_waits_for_the_like_of_a_line_from_a_log_that_has_ended():
     pipeline.put([Line(one, at, b"", b"%d" % at) for at, one in enumerate(PODS[:2], 1)], 0.0)
     for now in (1.0, 2.0):
         pipeline.put([], now)
-    pipeline.notice(Notice(turn=Turn.ENDED, source=PODS[1]))
+    pipeline.notice(Notice(turn=LogTurn.ENDED, source=PODS[1]))
     found = pipeline.put([Line(source=PODS[0], at=9, stamp=b"", text=b"x")], 5.0)
     assert texts(found) == ["x"]
 
@@ -245,7 +245,7 @@ def test_what_is_held_of_long_lines_is_bounded(*, whole: bool):
     notices(pipeline, *pods)
     came = gone = most = 0
     for number in range(250):
-        batch = [Line(one, 10 + number, b"", b"z" * LONGEST) for one in pods[:3]]
+        batch = [Line(one, 10 + number, b"", b"z" * MAX_LINE_BYTES) for one in pods[:3]]
         came += sum(len(one.text) for one in batch)
         gone += sum(len(one.text) * one.total for one in pipeline.put(batch, number / 1000))
         most = max(most, came - gone)

@@ -429,6 +429,30 @@ def test_what_could_not_be_saved_is_an_error_at_the_end(place, tmp_path, code):
     assert ("error: not all of the log is saved in " in err) is (code == 0)
 
 
+@pytest.mark.parametrize(
+    ("since", "seconds"), [("90s", 90), ("1h30m", 5400), ("2h1m1s", 7261), ("1m1m", 120)]
+)
+def test_a_span_of_several_units_is_their_sum(tmp_path, run, since, seconds):
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as world:
+        world.backend.apply(world.plan(world.job("demo", workers=2)))
+        world.start("demo")
+        config = f"--kubeconfig={tmp_path / 'config'}"
+        assert run("logs", "demo", "--since", since, config)[0] == 0
+        asked = [one for one in world.api.requests if "/log?" in one]
+        assert re.search(r"sinceSeconds=(\d+)", asked[-1])[1] == str(seconds)
+
+
+def test_ranks_that_all_run_on_the_launcher_are_warned_about_once(place):
+    for rank in range(2):
+        line = f"demo-launcher:1:2 [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 2 - Init COMPLETE"
+        place.world.say("demo", line)
+    place.world.finish("demo", 0)
+    _code, out, err = place.logs("demo")
+    assert out.count("NCCL INFO") == 2
+    assert err.count("warning: all 2 ranks run in the launcher's pod, ") == 1
+    assert "PRTE_MCA_prte_default_hostfile" in err
+
+
 def test_a_job_that_is_deleted_while_it_is_followed_is_an_error_after_its_lines(place):
     place.say("one")
     kept = Path(os.environ["XDG_STATE_HOME"]) / "arena-topo" / "logs"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
-from arena_topo.cli.options import LogLevel, listen, say, tell
+from arena_topo.cli.console import Console, LogLevel
+from arena_topo.errors import ArenaError
 
 HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
 
@@ -27,12 +27,6 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return run_one
 
 
-@pytest.fixture
-def loud() -> Iterator[Callable[..., None]]:
-    yield listen
-    listen(LogLevel.INFO)
-
-
 @pytest.mark.parametrize(
     ("level", "quiet", "heard"),
     [
@@ -47,16 +41,17 @@ def loud() -> Iterator[Callable[..., None]]:
 def test_a_level_lets_through_what_is_at_least_so_grave(
     level: LogLevel,
     heard: list[str],
-    loud: Any,
     capfd: pytest.CaptureFixture[str],
     *,
     quiet: bool,
 ):
-    loud(level, quiet=quiet)
-    say("done")
-    tell(["n"])
-    say("warning: w", LogLevel.WARN)
-    say("error: e", LogLevel.ERROR)
+    console = Console()
+    console.set_level(level, quiet=quiet)
+    console.info("done")
+    console.notes(["n"])
+    console.warn("w")
+    console.error(ArenaError("e"))
+    console.close()
     assert capfd.readouterr().err.splitlines() == heard
 
 

@@ -35,13 +35,13 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
-from arena_topo.manifests import HCAS, Binding, Forecast, Guarantee, Mechanisms, Plan
-from arena_topo.manifests.annotations import parse_map, placement_map, recorded
+from arena_topo.manifests import HCAS, Binding, Guarantee, Mechanisms, PlacementForecast, Plan
+from arena_topo.manifests.annotations import parse_map, placement_map, recorded_placement
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.cause import in_words
-from arena_topo.manifests.pinning import placed
-from arena_topo.manifests.render import check, plan
-from arena_topo.manifests.serialize import to_json, to_yaml
+from arena_topo.manifests.pins import with_pins
+from arena_topo.manifests.render import build_plan, check_expressible
+from arena_topo.manifests.serialize import manifests_json, manifests_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.names import is_subdomain
 from arena_topo.solver import Assignment, Placement, Proof
@@ -139,7 +139,7 @@ def a_placement(*workers: tuple[str, tuple[int, ...]], **said: Any) -> Placement
 
 def planned(job: MPIJob, api: ApiVersion = V2BETA1, **said: Any) -> Plan:
     plain: dict[str, Any] = {"namespace": "team-a", "owner": "USER", "files": {}}
-    return plan(job, api=api, **(plain | said))
+    return build_plan(job, api=api, **(plain | said))
 
 
 def templates(mpijob: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
 )
 def test_the_printed_objects_are_the_golden_ones(scene: str, api: ApiVersion):
     job, said, _ = SCENES[scene]
-    printed = to_yaml(planned(job, api, **said).objects)
+    printed = manifests_yaml(planned(job, api, **said).objects)
     golden = GOLDENS / f"{scene}.{api}.yaml"
     if WRITE:
         golden.write_text(printed, encoding="utf-8")
@@ -445,7 +445,7 @@ def test_a_label_that_only_other_jobs_reserve_is_free_to_use():
 @pytest.mark.parametrize("key", ["arena-topo.io/state", "topology.kubernetes.io/gpu-group"])
 def test_annotations_that_placements_are_read_from_cannot_be_forged(key: str):
     with pytest.raises(InvalidJob, match=key):
-        check(a_job(annotation=(KeyValue(key=key, value="0"),)), V2BETA1)
+        check_expressible(a_job(annotation=(KeyValue(key=key, value="0"),)), V2BETA1)
 
 
 @pytest.mark.parametrize("api", OPERATORS)
@@ -494,7 +494,7 @@ def test_the_clean_pod_policy_is_always_written(api: ApiVersion, policy: CleanPo
 @pytest.mark.parametrize("api", OPERATORS)
 def test_host_network_is_never_forced_where_workers_run_sshd(api: ApiVersion):
     made = planned(a_topology_job(), api, placement=PAIR, cluster=BOTH)
-    assert "hostNetwork" not in to_yaml(made.objects)
+    assert "hostNetwork" not in manifests_yaml(made.objects)
 
 
 @pytest.mark.parametrize("api", ALL)
@@ -655,18 +655,18 @@ def test_tensorboard_follows_the_logs_to_their_node_only_if_they_are_on_one():
 
 def test_a_name_that_is_too_long_for_its_last_worker_is_refused_with_the_longest_that_fits():
     name = "a" * 49
-    check(a_job(name=name, workers=10**6), V2BETA1)
+    check_expressible(a_job(name=name, workers=10**6), V2BETA1)
     with pytest.raises(InvalidJob, match="too long for 10000001 workers") as caught:
-        check(a_job(name=name, workers=10**7 + 1), V2BETA1)
+        check_expressible(a_job(name=name, workers=10**7 + 1), V2BETA1)
     assert caught.value.hint == "use a name of at most 47 characters"
 
 
 def test_a_name_with_a_leading_digit_is_refused_only_where_a_service_gets_it():
     job = a_job(name="2fast")
-    check(job, V1ALPHA1)
-    check(job, V1)
+    check_expressible(job, V1ALPHA1)
+    check_expressible(job, V1)
     with pytest.raises(InvalidJob, match="must begin with a letter") as caught:
-        check(job, V2BETA1)
+        check_expressible(job, V2BETA1)
     assert caught.value.hint == "use a name such as job-2fast"
 
 
@@ -887,9 +887,9 @@ def test_pods_tolerate_only_the_taint_that_reserves_their_nodes(api: ApiVersion)
 @pytest.mark.parametrize("api", ALL)
 def test_pinning_changes_nothing_in_the_object_that_it_was_given(api: ApiVersion):
     mpijob = planned(a_topology_job(), api).objects[0]
-    before = to_yaml([mpijob])
-    placed(mpijob, PAIR, Binding(name="template", guarantee=Guarantee.NODE))
-    assert to_yaml([mpijob]) == before
+    before = manifests_yaml([mpijob])
+    with_pins(mpijob, PAIR, Binding(name="template", guarantee=Guarantee.NODE))
+    assert manifests_yaml([mpijob]) == before
 
 
 # What waits
@@ -901,8 +901,10 @@ def test_a_job_that_must_wait_is_suspended_unpinned_and_says_why(api: ApiVersion
     mpijob = made.objects[0]
     assert mpijob["spec"]["runPolicy"]["suspend"] is True
     assert "affinity" not in worker_of(made)["spec"]
-    assert recorded(mpijob) == Forecast(state="waiting", cause=in_words("no free quad"))
-    assert made.forecast == recorded(mpijob)
+    assert recorded_placement(mpijob) == PlacementForecast(
+        state="waiting", cause=in_words("no free quad")
+    )
+    assert made.forecast == recorded_placement(mpijob)
 
 
 # What is promised
@@ -911,7 +913,7 @@ def test_a_job_that_must_wait_is_suspended_unpinned_and_says_why(api: ApiVersion
 def test_separate_pods_of_one_node_get_what_tcp_carries_between_them():
     forecast = planned(a_topology_job(), placement=PAIR, cluster=BOTH).forecast
     assert forecast is not None
-    assert forecast.falls_short
+    assert forecast.kept_apart
     assert (forecast.regime, forecast.low, forecast.high) == ("tcp", 3.2, 10.0)
 
 
@@ -943,7 +945,7 @@ def test_a_job_of_one_gpu_has_no_bandwidth():
     assert made.forecast is not None
     assert (made.forecast.bus_bandwidth, made.forecast.usable) == (None, None)
     assert made.forecast.bound is None
-    assert recorded(made.objects[0]) == made.forecast
+    assert recorded_placement(made.objects[0]) == made.forecast
 
 
 # What is written on the job and read back
@@ -1014,8 +1016,8 @@ def test_workers_that_are_not_numbered_from_zero_have_no_map():
 def test_a_forecast_reads_back_from_the_printed_job_as_it_was(api: ApiVersion):
     emulated = a_cluster(a_node("gpu-1"), emulated=True)
     made = planned(a_topology_job(), api, placement=PAIR, cluster=emulated)
-    printed = yaml.safe_load(to_yaml(made.objects[:1]))
-    assert recorded(printed) == made.forecast
+    printed = yaml.safe_load(manifests_yaml(made.objects[:1]))
+    assert recorded_placement(printed) == made.forecast
     assert made.forecast is not None
     assert made.forecast.workers == ((0, "gpu-1", (0, 3)), (1, "gpu-1", (1, 2)))
     assert made.forecast.emulated
@@ -1033,23 +1035,34 @@ def noted(**notes: Any) -> dict[str, Any]:
         {"metadata": None},
         {"metadata": {"annotations": None}},
         {"metadata": {"annotations": {"note": "x"}}},
-        noted(format="v9"),
-        noted(state="odd"),
+        noted(state=""),
         planned(a_job()).objects[0],
     ],
 )
 def test_a_job_that_says_nothing_we_understand_has_no_forecast(mpijob: dict[str, Any]):
-    assert recorded(mpijob) is None
+    assert recorded_placement(mpijob) is None
+
+
+@pytest.mark.parametrize("more", [{"format": "v2"}, {"state": "moving"}, {"mood": "good"}])
+def test_a_record_of_a_later_version_is_read_as_far_as_it_is_known(more: dict[str, str]):
+    text = '{"usableGBps": 5, "regime": "light", "guarantee": "socket", "powerWatts": [7]}'
+    assert recorded_placement(noted(placement="a/0,3", forecast=text, **more)) == PlacementForecast(
+        state=more.get("state", "placed"),
+        workers=((0, "a", (0, 3)),),
+        usable=5.0,
+        regime="light",
+        guarantee="socket",
+    )
 
 
 def test_what_is_whole_of_a_broken_record_is_still_read():
     text = (
         '{"usableGBps": 5, "busBandwidthGBps": "x", "optimal": 1, "boundGBps": NaN, "tier": "node"}'
     )
-    assert recorded(noted(placement="a/0;;", forecast=text)) == Forecast(
+    assert recorded_placement(noted(placement="a/0;;", forecast=text)) == PlacementForecast(
         state="placed", usable=5.0, tier="node"
     )
-    assert recorded(noted(placement="a/0", forecast="{")) == Forecast(
+    assert recorded_placement(noted(placement="a/0", forecast="{")) == PlacementForecast(
         state="placed", workers=((0, "a", (0,)),)
     )
 
@@ -1059,7 +1072,7 @@ def test_a_record_stores_only_that_it_is_not_confirmed():
     for sure in (True, False):
         binding = Binding(name="admission", guarantee=Guarantee.NODE, confirmed=sure)
         mpijob = planned(a_topology_job(), placement=PAIR, cluster=BOTH, binding=binding).objects[0]
-        found = recorded(mpijob)
+        found = recorded_placement(mpijob)
         assert found is not None
         assert found.confirmed is sure
         told[sure] = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
@@ -1071,7 +1084,7 @@ def test_a_record_says_where_a_bandwidth_rests_on_an_assumed_network():
     for rate, assumed in ((sockets(), True), (sockets(assumed=()), False)):
         placement = replace(APART, bandwidth=rate, inside=rate, worst=rate)
         mpijob = planned(a_topology_job(), placement=placement, cluster=BOTH).objects[0]
-        found = recorded(mpijob)
+        found = recorded_placement(mpijob)
         assert found is not None
         assert found.assumed is assumed
         note = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
@@ -1096,7 +1109,7 @@ JSON = st.recursive(
 @example(placement="a/0", forecast="[" * 100_000)
 @example(placement="a/0", forecast='{"usableGBps": 1' + "0" * 400 + "}")
 def test_reading_a_record_never_raises(placement, forecast):
-    found = recorded(noted(placement=placement, forecast=forecast))
+    found = recorded_placement(noted(placement=placement, forecast=forecast))
     assert found is not None
     assert found.state == "placed"
 
@@ -1188,17 +1201,17 @@ def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.Dat
         f"/claim/{drawn['claim']}",
         f"/dir/{drawn['file']}",
     }
-    printed = to_yaml(made.objects)
+    printed = manifests_yaml(made.objects)
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         read = list(yaml.load_all(printed, Loader=loader))
         assert read == list(made.objects)
     assert expected <= leaves(list(made.objects))
-    assert json.loads(to_json(made.objects))["items"] == list(made.objects)
+    assert json.loads(manifests_json(made.objects))["items"] == list(made.objects)
 
 
 @given(st.dictionaries(TEXT, TEXT, min_size=1, max_size=4))
 def test_any_mapping_of_texts_survives_printing(mapping: dict[str, str]):
-    assert yaml.safe_load(to_yaml([mapping])) == mapping
+    assert yaml.safe_load(manifests_yaml([mapping])) == mapping
 
 
 @pytest.mark.parametrize(
@@ -1230,28 +1243,28 @@ def test_any_mapping_of_texts_survives_printing(mapping: dict[str, str]):
     ],
 )
 def test_words_that_some_reader_takes_for_something_else_are_quoted(word: str):
-    assert to_yaml([{"v": word}]) in {f"v: '{word}'\n", f'v: "{word}"\n'}
+    assert manifests_yaml([{"v": word}]) in {f"v: '{word}'\n", f'v: "{word}"\n'}
 
 
 def test_scripts_are_printed_line_by_line_and_commands_on_one_line():
     command = (
         "mpirun -np 4 -x PATH --mca pml ob1 --mca btl ^openib python train.py " + "--x=1 " * 40
     )
-    assert to_yaml([{"a": "one\n\n  two\n", "b": command.strip()}]) == (
+    assert manifests_yaml([{"a": "one\n\n  two\n", "b": command.strip()}]) == (
         f"a: |\n  one\n\n    two\nb: {command.strip()}\n"
     )
 
 
 def test_an_object_that_is_used_twice_is_printed_twice():
     once = {"gpu": "2"}
-    assert "&" not in to_yaml([{"requests": once, "limits": once}])
+    assert "&" not in manifests_yaml([{"requests": once, "limits": once}])
 
 
 def test_documents_are_separated_and_a_lone_object_is_no_list():
     made = planned(a_job())
-    assert to_yaml(made.objects).count("\n---\n") == len(made.objects) - 1
-    assert json.loads(to_json(made.objects[:1]))["kind"] == "MPIJob"
-    several = json.loads(to_json(made.objects))
+    assert manifests_yaml(made.objects).count("\n---\n") == len(made.objects) - 1
+    assert json.loads(manifests_json(made.objects[:1]))["kind"] == "MPIJob"
+    several = json.loads(manifests_json(made.objects))
     assert (several["apiVersion"], several["kind"]) == ("v1", "List")
 
 

@@ -21,7 +21,7 @@ from arena_topo import cli, layout
 from arena_topo.engines import Options, metrics
 from arena_topo.engines.kubernetes import engine, prometheus
 from arena_topo.engines.metrics import GpuSample
-from arena_topo.reasons import view
+from arena_topo.reasons import seen
 
 MIB = 1 << 20
 LABELS = ("kubernetes.io/service-name", "prometheus-server")
@@ -29,7 +29,7 @@ LABELS = ("kubernetes.io/service-name", "prometheus-server")
 
 @pytest.fixture(autouse=True)
 def _no_prometheus(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(prometheus.ADDRESS, raising=False)
+    monkeypatch.delenv(prometheus.ADDRESS_VARIABLE, raising=False)
     monkeypatch.delenv(prometheus.TOKEN, raising=False)
 
 
@@ -42,7 +42,7 @@ def api() -> Iterator[FakeApi]:
 
 def opened(api: FakeApi, folder: Path, **said: Any) -> engine.KubernetesBackend:
     config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
-    return engine.open_backend(Options(kubeconfig=config, **said))
+    return engine.open_kubernetes(Options(kubeconfig=config, **said))
 
 
 def service(
@@ -331,7 +331,7 @@ def test_what_is_no_vector_is_no_error(api, tmp_path, answer: Any):
 def test_a_prometheus_that_does_not_answer_is_not_waited_for(
     api, tmp_path, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, Any]
 ):
-    monkeypatch.setattr(prometheus, "PATIENCE", 0.3)
+    monkeypatch.setattr(prometheus, "PROMETHEUS_TIMEOUT", 0.3)
     service(api, FakePrometheus())
     api.fail("/proxy/", **trouble)
     heard: list[str] = []
@@ -358,7 +358,9 @@ def test_an_address_that_was_said_is_asked_itself(
 ):
     fake, here = served
     fake.arenas("demo-worker-0", "node-a", (0, 1.0, 2))
-    monkeypatch.setenv(prometheus.ADDRESS, here.url.replace("//", "//me:pass@") + "/prefix/")
+    monkeypatch.setenv(
+        prometheus.ADDRESS_VARIABLE, here.url.replace("//", "//me:pass@") + "/prefix/"
+    )
     backend = opened(api, tmp_path)
     before = len(api.requests)
     assert [one.pod for one in backend.metrics()] == ["demo-worker-0"]
@@ -401,7 +403,7 @@ def test_an_address_that_answers_nonsense_or_late_is_a_note(
     api, tmp_path, served: Any, monkeypatch: pytest.MonkeyPatch
 ):
     fake, here = served
-    monkeypatch.setattr(prometheus, "PATIENCE", 0.3)
+    monkeypatch.setattr(prometheus, "PROMETHEUS_TIMEOUT", 0.3)
     backend = opened(api, tmp_path, prometheus_address=here.url)
     heard: list[str] = []
     here.status = 502
@@ -512,7 +514,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
         status = world.backend.job("demo", "default")
-        assert view.measured(world.backend, status) == ()
+        assert seen.measured(world.backend, status) == ()
         if which == "local":
             # Nobody measures what does not exist.
             assert world.backend.metrics() == ()
@@ -527,12 +529,12 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         for longest in (2000, 0):
             monkeypatch.setattr(prometheus, "_LONGEST_FILTER", longest)
             # Each of them a command: that there was none is remembered for one.
-            found = view.measured(opened(world.api, tmp_path), status)
+            found = seen.measured(opened(world.api, tmp_path), status)
             assert [(one.node, one.pod) for one in found] == [("node-0", "demo-worker-1")]
 
 
 def test_the_metrics_of_an_unmeasured_gpu_are_zero_in_json():
     one = GpuSample(node="n", index=0, pod="p")
-    assert layout.to_json(metrics.value([one], "p")) == layout.to_json(
+    assert layout.go_json(metrics.gpu_metrics_json([one], "p")) == layout.go_json(
         {"0": {"gpuDutyCycle": 0, "usedGPUMemory": 0, "totalGPUMemory": 0}}
     )

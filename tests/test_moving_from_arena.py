@@ -15,13 +15,13 @@ import pytest
 from arena_topo import cli
 from arena_topo.cli.commands import ALIASES, old_spellings
 from arena_topo.cli.options import GLOBAL_PANEL
-from arena_topo.cli.root import tree
+from arena_topo.cli.root import command_tree
 
 PAGE = Path(__file__).parents[1] / "docs" / "moving-from-arena.md"
 ARENA = json.loads((Path(__file__).parent / "arena_commands.json").read_text(encoding="utf-8"))
 COMMANDS = ARENA["commands"]
 GLOBAL = "arena"
-TREE = tree()
+TREE = command_tree()
 JUDGEMENTS = {"same", "better", "not carried over"}
 
 

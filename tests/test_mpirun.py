@@ -12,7 +12,7 @@ import pytest
 
 from arena_topo.engines import Options
 from arena_topo.engines.local import mpirun
-from arena_topo.engines.local.engine import open_backend
+from arena_topo.engines.local.engine import open_local
 from arena_topo.errors import UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import render
@@ -185,12 +185,12 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "argv", ["/elsewhere/arena-topo"])
     monkeypatch.chdir(tmp_path)
-    return lambda: open_backend(Options(emulate="dgx-1-v100"))
+    return lambda: open_local(Options(emulate="dgx-1-v100"))
 
 
 def planned(command: str):
     job = MPIJob(name="demo", command=command, image="local", workers=2)
-    return render.plan(job, namespace="default", api=BEST, owner="me", files={})
+    return render.build_plan(job, namespace="default", api=BEST, owner="me", files={})
 
 
 @pytest.mark.parametrize(("whose", "line", "option"), UNKNOWN)

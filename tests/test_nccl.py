@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena_topo.nccl import Cause, Connection, Rank, Report
+from arena_topo.nccl import ComplaintCause, NcclReport, Rank, RankConnection
 from arena_topo.nccl.causes import advice_for, advice_on
-from arena_topo.nccl.reading import Reader
+from arena_topo.nccl.line_parser import NcclReader
 
 LOGS = Path(__file__).parent / "nccl"
 CASES = sorted(path.stem for path in LOGS.glob("*.log"))
 
 
-def read(text: str, speaker: str = "") -> Report:
-    reader = Reader()
+def read(text: str, speaker: str = "") -> NcclReport:
+    reader = NcclReader()
     reader.feed_all(text.splitlines(), speaker)
     return reader.report()
 
@@ -28,7 +28,7 @@ def log(name: str) -> str:
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
 
 
-def connection(one: Connection) -> str:
+def connection(one: RankConnection) -> str:
     index = "" if one.index is None else f"/{one.index}"
     parts = [f"{one.channel:02d}{index} {one.source} -> {one.target} {one.kind}"]
     parts += [one.side] if one.side else []
@@ -43,7 +43,7 @@ def rank(one: Rank) -> str:
     return f"{one.rank} {one.host or '?'}:{one.pid or '?'} {told}{done}"
 
 
-def told(report: Report) -> str:
+def told(report: NcclReport) -> str:
     """A report as text, all of it."""
     lines = [f"{report.lines} lines, {report.torn} torn"]
     lines += [f"version {version}" for version in report.versions]
@@ -80,7 +80,7 @@ def told(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def kinds(report: Report) -> set[tuple[int, int, str]]:
+def kinds(report: NcclReport) -> set[tuple[int, int, str]]:
     found = [one for them in report.communicators for one in them.connections]
     return {(one.source, one.target, one.kind) for one in found}
 
@@ -207,7 +207,7 @@ def test_truncated_and_interleaved_lines_are_only_counted() -> None:
     second = f"{OTHER}Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct"
     report = read(f"{known}\n{first} {second}\n{PREFIX}Channel 00/0 : 3[3] -> {second}")
     assert (kinds(report), report.torn, report.lines) == (set(), 2, 3)
-    reader = Reader()
+    reader = NcclReader()
     reader.feed(f"{PREFIX}Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/1", ends=False)
     assert (kinds(reader.report()), reader.report().torn) == (set(), 1)
 
@@ -370,42 +370,56 @@ def test_network_cards_have_names_those_joined_into_one_as_well() -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("Error: failed to extend /dev/shm/nccl-KWfVyt to 5967876 bytes", Cause.SHM_FULL),
+        ("Error: failed to extend /dev/shm/nccl-KWfVyt to 5967876 bytes", ComplaintCause.SHM_FULL),
         (
             "Error while attaching to shared memory segment /dev/shm/nccl- (size 0), error: No",
-            Cause.SHM_GONE,
+            ComplaintCause.SHM_GONE,
         ),
-        ("P2P is disabled between connected GPUs 6 and 7. You can repress", Cause.P2P_OFF),
-        ("failed to open CUDA IPC handle : 11 invalid argument", Cause.P2P_BROKEN),
-        ("Call to connect returned Connection refused, retrying", Cause.REFUSED),
-        ("Call to connect returned Connection timed out, retrying", Cause.TIMED_OUT),
-        ("socketProgress: Connection closed by remote peer node1<57557>", Cause.CLOSED),
+        ("P2P is disabled between connected GPUs 6 and 7. You can repress", ComplaintCause.P2P_OFF),
+        ("failed to open CUDA IPC handle : 11 invalid argument", ComplaintCause.P2P_BROKEN),
+        ("Call to connect returned Connection refused, retrying", ComplaintCause.REFUSED),
+        ("Call to connect returned Connection timed out, retrying", ComplaintCause.TIMED_OUT),
+        ("socketProgress: Connection closed by remote peer node1<57557>", ComplaintCause.CLOSED),
         (
             "NET/IB : Got completion from peer 10.0.0.2<55921> with status=12 opcode=1 len=0",
-            Cause.IB_COMPLETION,
+            ComplaintCause.IB_COMPLETION,
         ),
-        ("Call to ibv_modify_qp failed with error Network is unreachable", Cause.IB_SETUP),
-        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", Cause.SAME_GPU),
-        ("Bootstrap : no socket interface found", Cause.NO_INTERFACE),
-        ("Call to ibv_create_cq failed with error Operation not permitted", Cause.IB_MEMORY),
-        ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should", Cause.NVLINK_OFF),
-        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI", Cause.SAME_GPU),
+        ("Call to ibv_modify_qp failed with error Network is unreachable", ComplaintCause.IB_SETUP),
+        (
+            "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
+            ComplaintCause.SAME_GPU,
+        ),
+        ("Bootstrap : no socket interface found", ComplaintCause.NO_INTERFACE),
+        (
+            "Call to ibv_create_cq failed with error Operation not permitted",
+            ComplaintCause.IB_MEMORY,
+        ),
+        (
+            "P2P is disabled between NVLINK connected GPUs 1 and 0. This should",
+            ComplaintCause.NVLINK_OFF,
+        ),
+        (
+            "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI",
+            ComplaintCause.SAME_GPU,
+        ),
         ("[Service thread] Error encountered progressing operation=Connect, res=3", None),
         ("[Service thread] shm close failed", None),
         ("[Service thread] proxy ops shm unlink failed", None),
         ("Proxy Call to rank 0 failed (Connect)", None),
-        ("Cuda failure 'invalid argument'", Cause.CUDA),
-        ("Cuda failure 1 'out of memory'", Cause.CUDA),
+        ("Cuda failure 'invalid argument'", ComplaintCause.CUDA),
+        ("Cuda failure 1 'out of memory'", ComplaintCause.CUDA),
         ("something nobody has seen", None),
     ],
 )
-def test_a_complaint_has_a_cause_only_where_it_is_known(text: str, cause: Cause | None) -> None:
+def test_a_complaint_has_a_cause_only_where_it_is_known(
+    text: str, cause: ComplaintCause | None
+) -> None:
     (one,) = read(f"n:1:2 [0] misc/x.cc:12 (function) NCCL WARN {text}").complaints
     assert (one.text, one.cause, one.where) == (text, cause, "misc/x.cc:12")
 
 
 def test_every_cause_has_advice() -> None:
-    assert all(advice_for(cause).cause is cause for cause in Cause)
+    assert all(advice_for(cause).cause is cause for cause in ComplaintCause)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +483,9 @@ def test_a_line_of_information_is_a_complaint_only_if_something_is_off() -> None
         f"{PREFIX}NET/Socket : GPU Direct RDMA Disabled for HCA 0 'lo'\n"
         f"{PREFIX}Connected all rings"
     )
-    assert [(one.cause, one.warning) for one in report.complaints] == [(Cause.P2P_OFF, False)]
+    assert [(one.cause, one.warning) for one in report.complaints] == [
+        (ComplaintCause.P2P_OFF, False)
+    ]
 
 
 def test_a_log_without_a_line_of_nccl_is_silent() -> None:
@@ -480,7 +496,7 @@ def test_a_log_without_a_line_of_nccl_is_silent() -> None:
 def test_memory_is_bounded_by_the_number_of_facts_not_of_lines() -> None:
     lines = [f"step {step} loss 0.1" for step in range(50)]
     lines += log("cumem-2.21.5").splitlines() + log("shm-full-stamped").splitlines()
-    reader = Reader()
+    reader = NcclReader()
     reader.feed_all(lines)
     tracemalloc.start()
     for _ in range(10):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from test_nccl import PREFIX, kinds, read, start
 
-from arena_topo.nccl import reading
-from arena_topo.nccl.reading import Reader
+from arena_topo.nccl import line_parser
+from arena_topo.nccl.line_parser import NcclReader
 
 
 def test_half_of_a_setting_is_not_claimed() -> None:
-    reader = Reader()
+    reader = NcclReader()
     reader.feed(f"{PREFIX}NCCL_MIN_NCHANNELS set by environment to 1", ends=False)
     assert reader.report().settings == ()
     reader.feed(f"{PREFIX}NCCL_MIN_NCHANNELS set by environment to 10.")
@@ -59,7 +59,7 @@ def test_connections_beyond_the_limit_are_only_counted(
     line = "h:1:2 [0] NCCL INFO Channel {:02d}/0 : 0[0] -> 1[1] via P2P/IPC"
     lines = [line.format(channel) for channel in range(40)]
     assert read("\n".join(lines)).dropped == 0
-    monkeypatch.setattr(reading, "MOST_FACTS", 20)
+    monkeypatch.setattr(line_parser, "MOST_FACTS", 20)
     report = read("\n".join(lines))
     (one,) = report.communicators
     assert len(one.connections) + report.dropped == 40
@@ -70,18 +70,18 @@ def test_complaints_beyond_the_limit_are_only_counted() -> None:
     words = [f"{first}{second}" for first in "abcdefghijklmnopqrst" for second in "abcdefghijklmno"]
     many = [f"n:1:2 [0] a.cc:1 NCCL WARN broken {word}" for word in [*words, "zz", "zy"]]
     report = read("\n".join(many))
-    assert (len(report.complaints), report.dropped) == (reading.MOST_COMPLAINTS, 2)
+    assert (len(report.complaints), report.dropped) == (line_parser.MOST_COMPLAINTS, 2)
     known = read("\n".join([*many, many[0]]))
     assert (known.complaints[0].count, known.dropped) == (2, 2)
 
 
 def test_ranks_beyond_the_limit_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_FACTS", 80)
+    monkeypatch.setattr(line_parser, "MOST_FACTS", 80)
     report = read("\n".join(via_of(rank) for rank in range(30)))
     # A rank counts for eight facts, and its connection for one: that of the ninth has no room.
     assert sum(len(one.ranks) for one in report.communicators) == 9
     assert (report.dropped, report.unplaced) == (22, 0)
-    monkeypatch.setattr(reading, "MOST_OF_PROCESS", 4)
+    monkeypatch.setattr(line_parser, "MOST_OF_PROCESS", 4)
     lines = [start(rank, 99, f"{rank:x}", pid=0) for rank in range(9)]
     assert (len(read("\n".join(lines)).communicators), read("\n".join(lines)).dropped) == (4, 5)
 
@@ -99,7 +99,7 @@ def test_ranks_beyond_the_limit_are_only_counted(monkeypatch: pytest.MonkeyPatch
 def test_output_is_bounded_for_any_ranks_and_hosts(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MOST_FACTS", 50)
+    monkeypatch.setattr(line_parser, "MOST_FACTS", 50)
     lines = [PREFIX + text.format(number) for number in range(200)]
     assert read("\n".join(lines)).dropped >= 145
 

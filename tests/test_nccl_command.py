@@ -15,12 +15,12 @@ import pytest
 from nccl_lines import joined, made, spoken, table_of, through
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
-from arena_topo.engines import opening
+from arena_topo.engines import engine_choice
 from arena_topo.gang import submission
-from arena_topo.nccl import Report
+from arena_topo.nccl import NcclReport
 from arena_topo.nccl import view as screens
 from arena_topo.nccl.command import _Progress
-from arena_topo.nccl.reading import Reader
+from arena_topo.nccl.line_parser import NcclReader
 from arena_topo.topology import presets, published
 
 FULL = (
@@ -41,14 +41,14 @@ def world(
 ) -> Iterator[World]:
     """Both engines with two DGX-1 V100; commands go there by themselves."""
     with request.param(tmp_path) as opened:
-        monkeypatch.setattr(opening, "open_backend", lambda *_args, **_more: opened.backend)
+        monkeypatch.setattr(engine_choice, "open_backend", lambda *_args, **_more: opened.backend)
         yield opened
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
     with living_world(tmp_path) as opened:
-        monkeypatch.setattr(opening, "open_backend", lambda *_args, **_more: opened.backend)
+        monkeypatch.setattr(engine_choice, "open_backend", lambda *_args, **_more: opened.backend)
         assert isinstance(opened, KubernetesWorld)
         yield opened
 
@@ -263,7 +263,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        self.reader = Reader()
+        self.reader = NcclReader()
         clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr("arena_topo.nccl.command.time", clock)
         self._progress = _Progress(self.reader)
@@ -305,12 +305,12 @@ def test_nothing_is_looked_at_while_lines_come(looks: Looks, monkeypatch: pytest
     lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM")]
     begun: list[float] = []
 
-    def counted(reader: Reader) -> Report:
+    def counted(reader: NcclReader) -> NcclReport:
         begun.append(looks.now)
         return report(reader)
 
-    report = Reader.report
-    monkeypatch.setattr(Reader, "report", counted)
+    report = NcclReader.report
+    monkeypatch.setattr(NcclReader, "report", counted)
     for at, line in enumerate(lines):
         looks.at(at / 2, [line])
     assert begun == []
@@ -328,7 +328,9 @@ def test_a_missing_job_is_reported_at_once(run: Run):
 def test_files_need_neither_a_job_nor_a_cluster(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(opening, "open_backend", lambda *_: pytest.fail("asked for a cluster"))
+    monkeypatch.setattr(
+        engine_choice, "open_backend", lambda *_: pytest.fail("asked for a cluster")
+    )
     both = spoken(2, 1, through("", "NET/Socket/0", 1))
     first = [line for line in both if not line.startswith("demo-worker-1")]
     second = [line for line in both if line.startswith("demo-worker-1")]
@@ -449,7 +451,7 @@ def test_a_rank_without_its_first_line_is_not_put_down_to_the_version(tmp_path: 
 def test_the_screen_is_the_golden_one_and_fits_a_terminal(
     name: str, lines: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("arena_topo.nccl.command.wrapped", lambda _stream: 80)
+    monkeypatch.setattr("arena_topo.cli.terminal.wrap_columns", lambda _stream: 80)
     code, out, err = run("logs", "--nccl", "--from", file_of(tmp_path, lines))
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
@@ -552,7 +554,7 @@ def test_a_table_is_written_to_the_config_map_that_is_read_first(
     cluster: KubernetesWorld, run: Run, tmp_path: Path
 ):
     """What an agent writes of its node is believed before what anybody else has published."""
-    machine = presets.machine("dgx-1-v100", "node-0")
+    machine = presets.preset_machine("dgx-1-v100", "node-0")
     cluster.api.add({"kind": "Namespace", "metadata": {"name": published.OWN_NAMESPACE}})
     cluster.api.add(
         published.config_map(machine, machine.everything, namespace=published.OWN_NAMESPACE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arena_topo.job import EnvVar, MPIJob, PodShape
-from arena_topo.manifests.render import plan
+from arena_topo.manifests.render import build_plan
 from arena_topo.manifests.versions import ApiVersion
 
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,GRAPH,NET"
@@ -26,7 +26,7 @@ def worker(api: ApiVersion = ApiVersion.V2BETA1, **said: Any) -> dict[str, Any]:
     """The container of the workers of a job that asks for NCCL's lines."""
     usual: dict[str, Any] = {"command": "mpirun python train.py", "gpus": 1, "workers": 2}
     job = MPIJob(name="demo", image="horovod:0.20", nccl_debug=True, **(usual | said))
-    made = plan(job, namespace="team-a", api=api, owner="USER", files={})
+    made = build_plan(job, namespace="team-a", api=api, owner="USER", files={})
     spec = made.objects[0]["spec"]
     template = spec["mpiReplicaSpecs"]["Worker"]["template"] if "template" not in spec else None
     (container,) = (template or spec["template"])["spec"]["containers"]

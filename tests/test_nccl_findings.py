@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from replacing import replace
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
-from arena_topo.manifests import Forecast
-from arena_topo.nccl.comparison import Place, Planned, WorkerSlot, promised, reached
-from arena_topo.nccl.findings import Comparison, Finding, Kind, compare
-from arena_topo.nccl.reading import Reader
+from arena_topo.manifests import PlacementForecast
+from arena_topo.nccl.comparison import Planned, RelativePlace, WorkerSlot, promised, reached
+from arena_topo.nccl.findings import Aspect, Finding, NcclComparison, compare_with_plan
+from arena_topo.nccl.line_parser import NcclReader
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
 
 
@@ -28,7 +29,9 @@ def plan(
     """Workers by node and GPUs, on V100 machines unless said otherwise."""
     usual: dict[str, Any] = {"bus_bandwidth": 80.0, "usable": 80.0}
     return Planned(
-        forecast=Forecast(state="placed", guarantee="gpus" if exact else "node", **(usual | said)),
+        forecast=PlacementForecast(
+            state="placed", guarantee="gpus" if exact else "node", **(usual | said)
+        ),
         workers=tuple(
             WorkerSlot(worker=index, pod=f"demo-worker-{index}", node=node, gpus=gpus)
             for index, (node, gpus) in enumerate(seats)
@@ -38,18 +41,18 @@ def plan(
     )
 
 
-def read(lines: list[str], planned: Planned | None) -> Comparison:
+def read(lines: list[str], planned: Planned | None) -> NcclComparison:
     """Comparison; whatever a finding rests on is to be found in the lines."""
-    reader = Reader()
+    reader = NcclReader()
     reader.feed_all(lines)
-    found = compare(reader.report(), planned)
+    found = compare_with_plan(reader.report(), planned)
     for one in found.findings:
         assert one.why.lines, one
         assert all(any(line in each for each in lines) for line in one.why.lines), one
     return found
 
 
-def only(found: Comparison) -> Finding:
+def only(found: NcclComparison) -> Finding:
     (one,) = found.findings
     return one
 
@@ -62,7 +65,7 @@ def test_a_job_whose_ranks_are_joined_as_planned_agrees():
     found = read(spoken(4, 4, through("P2P/IPC/read", "", 4)), plan(("a", QUAD), slots=4))
     assert found.findings == ()
     assert found.agrees
-    assert found.observed.joined == {(Place.POD, "P2P/IPC"): 4}
+    assert found.observed.joined == {(RelativePlace.POD, "P2P/IPC"): 4}
     assert {rank: seat.worker for rank, seat in found.observed.workers.items()} == dict.fromkeys(
         range(4), 0
     )
@@ -77,7 +80,7 @@ def test_a_log_without_connections_does_not_agree_with_the_plan():
 def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     planned = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
     one = only(read(spoken(2, 1, through("", "NET/Socket/0", 1)), planned))
-    assert one.kind is Kind.TRANSPORT
+    assert one.kind is Aspect.TRANSPORT
     assert one.planned == "NVLink"
     assert one.got == "NET/Socket"
     assert set(one.pairs) == {(0, 1), (1, 0)}
@@ -132,7 +135,7 @@ def test_shared_memory_in_place_of_nvlink_has_the_cause_that_lines_tell(
 ):
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4), settings=settings, more=more)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "NVLink", "SHM")
+    assert (one.kind, one.planned, one.got) == (Aspect.TRANSPORT, "NVLink", "SHM")
     assert one.why.cause == cause
     assert len(one.pairs) == 4
 
@@ -147,7 +150,7 @@ def test_a_quad_of_which_two_neighbours_have_no_nvlink_may_stage_there():
     """GPUs 0 and 5 of a DGX-1 have no NVLink; 0 and 3 have two."""
     lines = spoken(2, 2, through("SHM/direct/direct", "", 2))
     assert read(lines, plan(("a", (0, 5)), slots=2)).findings == ()
-    assert only(read(lines, plan(("a", (0, 3)), slots=2))).kind is Kind.TRANSPORT
+    assert only(read(lines, plan(("a", (0, 3)), slots=2))).kind is Aspect.TRANSPORT
 
 
 def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_have_it():
@@ -161,13 +164,13 @@ def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_ha
 def test_the_network_between_gpus_of_one_pod_is_always_a_finding():
     lines = spoken(2, 2, lambda *_: "NET/Socket/0")
     one = only(read(lines, plan(("a", (0, 5)), slots=2)))
-    assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "one pod", "NET/Socket")
+    assert (one.kind, one.planned, one.got) == (Aspect.TRANSPORT, "one pod", "NET/Socket")
 
 
 def test_a_search_of_nccl_with_less_than_nvlink_is_reported():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), search="PHB/PIX")
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert one.kind is Kind.TRANSPORT
+    assert one.kind is Aspect.TRANSPORT
     assert one.got.startswith("PHB inside the machine")
     fine = spoken(4, 4, through("P2P/IPC/read", "", 4), search="NVL/PIX")
     assert read(fine, plan(("a", QUAD), slots=4)).findings == ()
@@ -178,13 +181,14 @@ def test_a_search_of_nccl_with_less_than_nvlink_is_reported():
 
 def two_nodes(**said: Any) -> Planned:
     usual: dict[str, Any] = {"bus_bandwidth": 12.5, "usable": 12.5, "tier": "leaf"}
+    usual["regime"] = "rdma"
     return plan(("a", QUAD), ("b", QUAD), slots=4, **(usual | said))
 
 
 def test_tcp_where_more_was_planned_names_the_device_that_pods_lack():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4))
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.NETWORK
+    assert one.kind is Aspect.NETWORK
     assert one.planned == "12.5 GB/s between nodes (leaf)"
     assert one.got == "NET/Socket, which is TCP"
     assert one.why.cause == ("NCCL finds no InfiniBand or RoCE device in demo-worker-0 and 1 more")
@@ -195,7 +199,7 @@ def test_tcp_where_more_was_planned_names_the_device_that_pods_lack():
 
 def test_tcp_is_what_a_plan_over_an_unknown_network_counts_with():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4))
-    found = read(lines, two_nodes(bus_bandwidth=1.25, usable=1.25, tier=None))
+    found = read(lines, two_nodes(bus_bandwidth=1.25, usable=1.25, regime="tcp", tier=None))
     assert found.findings == ()
     assert found.agrees
 
@@ -214,7 +218,7 @@ def test_tcp_by_a_variable_is_reported_with_the_variable(setting: str, named: st
 def test_rdma_through_host_memory_is_reported():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0", 4), network="IB")
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.NETWORK
+    assert one.kind is Aspect.NETWORK
     assert one.why.cause is None
     direct = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB")
     assert read(direct, two_nodes()).findings == ()
@@ -223,24 +227,27 @@ def test_rdma_through_host_memory_is_reported():
 def test_shared_memory_between_two_planned_nodes_shows_that_they_are_one():
     lines = spoken(8, 4, through("P2P/IPC/read", "SHM/direct/direct", 4))
     one = only(read(lines, two_nodes()))
-    assert (one.kind, one.planned) == (Kind.PLACEMENT, "two nodes")
+    assert (one.kind, one.planned) == (Aspect.PLACEMENT, "two nodes")
 
 
-def test_a_local_interface_is_reported_with_the_variable_that_selects_it():
+@pytest.mark.parametrize(
+    ("interface", "setting"), [("docker0", "docker0"), ("docker0", "docker"), ("lo", "=lo")]
+)
+def test_a_local_interface_is_reported_with_the_variable_that_selects_it(interface, setting):
     lines = spoken(
         8,
         4,
         through("P2P/IPC/read", "NET/Socket/0", 4),
-        interface="docker0",
-        settings=["NCCL_SOCKET_IFNAME=docker0"],
+        interface=interface,
+        settings=[f"NCCL_SOCKET_IFNAME={setting}"],
     )
-    found = read(lines, two_nodes(bus_bandwidth=1.25))
+    found = read(lines, two_nodes(bus_bandwidth=1.25, regime="tcp"))
     one = only(found)
-    assert one.kind is Kind.SETTINGS
-    assert one.got == "interface docker0 on demo-worker-0 and 1 more"
-    assert one.why.cause == "the environment asks for it: NCCL_SOCKET_IFNAME=docker0"
+    assert one.kind is Aspect.SETTINGS
+    assert one.got == f"interface {interface} on demo-worker-0 and 1 more"
+    assert one.why.cause == f"the environment asks for it: NCCL_SOCKET_IFNAME={setting}"
     unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
-    assert only(read(unasked, two_nodes(bus_bandwidth=1.25))).why.cause is None
+    assert only(read(unasked, two_nodes(bus_bandwidth=1.25, regime="tcp"))).why.cause is None
 
 
 def test_a_ring_that_crosses_between_nodes_too_often_is_reported():
@@ -255,9 +262,15 @@ def test_a_ring_that_crosses_between_nodes_too_often_is_reported():
         ("a", (0,)), ("b", (0,)), ("a", (3,)), ("b", (3,)), bus_bandwidth=12.5, usable=12.5
     )
     one = only(read(lines, planned))
-    assert one.kind is Kind.ORDER
+    assert one.kind is Aspect.ORDER
     assert one.planned == "2 hops between nodes"
     assert one.got == "4 in the ring of channel 0"
+    # Of several rings that differ, the one with most crossings is named.
+    [first] = [line for line in lines if "Channel 00/02 :" in line]
+    differ = [
+        line if line != first else re.sub(" 0 .*", " 0    2    1    3", line) for line in lines
+    ]
+    assert only(read(differ, planned)).got == "4 in the ring of channel 1"
 
 
 # ---------------------------------------------------------------- who spoke
@@ -268,7 +281,7 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
         8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB", silent=range(4, 8)
     )
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.RANKS
+    assert one.kind is Aspect.RANKS
     assert one.got == "no lines of ranks 4-7"
     assert one.why.hint is not None
     assert "--nccl-debug" in one.why.hint
@@ -277,14 +290,14 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
 def test_ranks_that_did_not_get_done_are_named():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), complete=False)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.ranks) == (Kind.RANKS, (0, 1, 2, 3))
+    assert (one.kind, one.ranks) == (Aspect.RANKS, (0, 1, 2, 3))
 
 
 def test_fewer_ranks_than_planned_are_reported():
     lines = spoken(2, 4, through("P2P/IPC/read", "", 4))
     one = only(read(lines, plan(("a", QUAD), slots=4)))
     assert (one.kind, one.planned, one.got) == (
-        Kind.RANKS,
+        Aspect.RANKS,
         "4 ranks",
         "2 in the largest communicator",
     )
@@ -308,7 +321,7 @@ def test_what_nccl_warns_of_comes_with_cause_and_advice():
         [*spoken(4, 4, through("P2P/IPC/read", "", 4)), warning], plan(("a", QUAD), slots=4)
     )
     one = only(found)
-    assert one.kind is Kind.WARNING
+    assert one.kind is Aspect.WARNING
     assert one.why.hint is not None
     assert "--share-memory" in one.why.hint
 
@@ -349,13 +362,16 @@ def test_without_a_plan_only_nccls_own_word_counts():
     found = read(lines, None)
     assert found.findings == ()
     assert not found.agrees
-    assert found.observed.joined == {(Place.HOST, "P2P/IPC"): 6, (Place.HOSTS, "NET/Socket"): 2}
+    assert found.observed.joined == {
+        (RelativePlace.HOST, "P2P/IPC"): 6,
+        (RelativePlace.HOSTS, "NET/Socket"): 2,
+    }
 
 
 # ---------------------------------------------------------------- the plan
 
 
-def status(forecast: Forecast | None, *pods: str) -> JobStatus:
+def status(forecast: PlacementForecast | None, *pods: str) -> JobStatus:
     return JobStatus(
         uid="1",
         name="demo",
@@ -371,7 +387,7 @@ def status(forecast: Forecast | None, *pods: str) -> JobStatus:
 
 
 def test_the_plan_is_what_is_recorded_on_the_job():
-    forecast = Forecast(
+    forecast = PlacementForecast(
         state="placed",
         workers=((0, "a", (0, 3)), (1, "b", (1, 2))),
         bus_bandwidth=12.5,
@@ -455,7 +471,7 @@ def test_connections_of_communicators_of_the_same_processes_are_compared_togethe
     lines = [*made(4, ["a", "b"]), *joined(4, "P2P/CUMEM")]
     found = read(lines, plan(("a", QUAD), slots=4))
     assert found.agrees
-    assert found.observed.joined == {(Place.POD, "P2P/CUMEM"): 4}
+    assert found.observed.joined == {(RelativePlace.POD, "P2P/CUMEM"): 4}
     assert found.observed.report.unplaced == 0
 
 
@@ -471,7 +487,7 @@ def test_a_connection_that_joins_other_processes_in_another_communicator_is_not_
 def test_another_communicator_that_did_not_get_done_is_named():
     lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM"), *made(2, ["b"], done=False)]
     one = only(read(lines, None))
-    assert one.kind is Kind.RANKS
+    assert one.kind is Aspect.RANKS
     assert one.got == 'no "Init COMPLETE" of ranks 0-1 in communicator 0xb (of 2)'
 
 
@@ -520,7 +536,7 @@ def test_nccls_own_word_on_nvlink_that_is_off_comes_before_ours():
     assert "NCCL_IGNORE_DISABLED_P2P" in str(one.why.hint)
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4))
     staged = only(read([*lines, OFF], plan(("a", QUAD), slots=4)))
-    assert staged.kind is Kind.TRANSPORT
+    assert staged.kind is Aspect.TRANSPORT
     assert "hardware issue" in str(staged.why.cause)
 
 
@@ -540,7 +556,7 @@ def test_two_complaints_of_one_class_have_their_own_advice():
 def test_pods_of_one_host_name_are_not_distinguished_by_names():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")))
-    assert one.kind is Kind.TRANSPORT
+    assert one.kind is Aspect.TRANSPORT
     assert one.why.cause is None
     assert one.why.hint == "--pod-shape fused makes one pod of the workers of a node"
 
@@ -549,7 +565,7 @@ def test_a_complaint_about_a_card_is_the_cause_of_staged_rdma_and_reported_once(
     said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
     lines = spoken(8, 4, through("P2P/IPC", "NET/IB/0", 4), network="IB", more=[said])
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.NETWORK
+    assert one.kind is Aspect.NETWORK
     assert one.why.cause == f"NCCL says: {said}"
     assert one.why.lines == (said,)
 
@@ -569,7 +585,7 @@ def test_the_network_between_nodes_of_an_nvlink_domain_is_reported():
     lines = spoken(8, 4, through("P2P/CUMEM", "NET/IB/0/GDRDMA", 4), network="IB")
     one = only(read(lines, two_nodes(tier="nvlink", machine=HGX)))
     assert (one.kind, one.planned, one.got) == (
-        Kind.NETWORK,
+        Aspect.NETWORK,
         "NVLink between the nodes",
         "NET/IB",
     )
@@ -580,7 +596,7 @@ def test_the_network_between_nodes_of_an_nvlink_domain_is_reported():
 def test_p2p_between_nodes_is_of_one_machine_unless_nvlink_joins_them(tier: str):
     lines = spoken(8, 4, through("P2P/CUMEM", "P2P/CUMEM", 4))
     found = read(lines, two_nodes(tier=tier, machine=HGX))
-    assert [one.kind for one in found.findings] == ([] if tier == "nvlink" else [Kind.PLACEMENT])
+    assert [one.kind for one in found.findings] == ([] if tier == "nvlink" else [Aspect.PLACEMENT])
 
 
 @pytest.mark.parametrize("word", ["NVL", "NVB", "C2C", "LOC"])
@@ -593,7 +609,10 @@ def test_of_more_ranks_than_planned_those_that_no_name_places_have_no_seat():
     lines = spoken(8, 4, through("P2P/IPC", "", 8), host=lambda pod: f"gpu{pod}")
     found = read(lines, plan(("a", QUAD), slots=4))
     assert found.observed.workers == {}
-    assert {place for place, _kind in found.observed.joined} == {Place.HOST, Place.HOSTS}
+    assert {place for place, _kind in found.observed.joined} == {
+        RelativePlace.HOST,
+        RelativePlace.HOSTS,
+    }
 
 
 def test_ranks_that_go_round_between_pods_have_the_gpus_of_their_turn():
@@ -613,7 +632,7 @@ def test_ranks_that_go_round_between_pods_have_the_gpus_of_their_turn():
 
 
 def test_that_gpus_are_emulated_is_part_of_the_plan():
-    forecast = Forecast(
+    forecast = PlacementForecast(
         state="placed", workers=((0, "a", (0, 3)),), bus_bandwidth=1.0, usable=1.0, emulated=True
     )
     for emulated in (True, False):
@@ -658,4 +677,4 @@ def test_that_another_rank_ended_is_not_claimed_where_no_line_says_so():
 
 def test_what_nccl_warns_of_comes_before_lines_that_are_missing():
     lines = [*spoken(8, 4, through("P2P/IPC", "NET/IB/0/GDRDMA", 4), silent=[6, 7]), CLOSED[1]]
-    assert [one.kind for one in read(lines, None).findings] == [Kind.WARNING, Kind.RANKS]
+    assert [one.kind for one in read(lines, None).findings] == [Aspect.WARNING, Aspect.RANKS]

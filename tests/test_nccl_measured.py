@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_lines import read_tables
 
-from arena_topo.nccl.measured import TableReader, Unfit, measured, tables_in
+from arena_topo.nccl.bandwidth_tables import TableReader, Unfit, bandwidth_of_table, tables_in
 
 HEADER = """\
 #
@@ -59,7 +59,7 @@ def rows(text: str) -> list[tuple[int, float | None, int | None]]:
 def why(text: str) -> str:
     (table,) = read_tables(text.splitlines())
     with pytest.raises(Unfit) as caught:
-        measured(table)
+        bandwidth_of_table(table)
     return str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_a_table_of_an_old_version_is_read_by_the_names_of_its_columns() -> None
 
 def test_the_bandwidth_is_that_of_the_largest_size_out_of_place() -> None:
     (table,) = read_tables(TABLE.splitlines())
-    assert measured(table) == (476.79, 1073741824)
+    assert bandwidth_of_table(table) == (476.79, 1073741824)
 
 
 def test_of_several_runs_of_a_size_the_lower_middle_counts() -> None:
@@ -91,7 +91,7 @@ def test_of_several_runs_of_a_size_the_lower_middle_counts() -> None:
             RANKS + HEADER + row + "\n" + row.replace("476.79", "400.00") + "\nall_reduce_perf"
         ).splitlines()
     )
-    assert measured(table)[0] == 400.0
+    assert bandwidth_of_table(table)[0] == 400.0
 
 
 def test_lines_of_nccl_and_tags_between_the_rows_do_no_harm() -> None:

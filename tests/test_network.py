@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
 from arena_topo.clusters import observed
-from arena_topo.solver import Request, place
+from arena_topo.solver import Request
+from arena_topo.solver.door import place
 from arena_topo.topology import Cluster, Tier, fabric
 
 LEAF = "fabric.topograph.run/tier-0"
@@ -66,7 +67,7 @@ def words(cluster: Cluster) -> list[str]:
     return [tier.name for tier in cluster.tiers]
 
 
-def rates(cluster: Cluster) -> list[float]:
+def rates(cluster: Cluster) -> list[float | None]:
     return [cluster.beyond, *(tier.bandwidth for tier in cluster.tiers)]
 
 
@@ -74,15 +75,15 @@ def paths(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     return {one.name: one.domains for one in cluster.nodes}
 
 
-def test_nodes_without_network_labels_are_one_slow_network_apart():
+def test_nodes_without_network_labels_are_one_unknown_network_apart():
     found = seen(node("a"), node("b"))
-    assert (found.tiers, found.beyond, found.notes) == ((), 1.25, ())
+    assert (found.tiers, found.beyond, found.notes) == ((), None, ())
     assert paths(found) == {"a": (), "b": ()}
 
 
 def test_labels_become_the_tiers_of_the_cluster_and_the_domains_of_its_nodes():
     found = seen(*tree(SPINE, LEAF))
-    assert found.tiers == (Tier(name="spine", bandwidth=1.25), Tier(name="leaf", bandwidth=1.25))
+    assert found.tiers == (Tier(name="spine"), Tier(name="leaf"))
     assert paths(found) == {
         "a": ("s1", "l1"),
         "b": ("s1", "l1"),
@@ -255,11 +256,9 @@ def test_a_topology_is_read_from_a_list_that_names_no_group():
         "networking.gke.io.networks/rdma-0",
     ],
 )
-def test_rdma_of_unknown_speed_ranks_above_an_unknown_network_and_that_is_a_guess(
-    resource: str,
-):
+def test_rdma_of_unknown_speed_is_named(resource: str):
     found = seen(*tree(SPINE, LEAF, offers={resource: "8"}))
-    assert rates(found) == [12.5, 12.5, 12.5]
+    assert rates(found) == [None, None, None]
     assert found.notes == ()
     assert set(found.guesses) == {"beyond", "spine", "leaf"}
     assert found.guesses["leaf"] == (
@@ -277,8 +276,12 @@ def test_an_unknown_network_counts_as_a_guess():
     }
 
 
-def test_a_flat_cluster_with_rdma_is_faster_than_an_unknown_one():
-    assert rates(seen(*(node(name, offers={"rdma/ib": "1k"}) for name in "ab"))) == [12.5]
+def test_rdma_does_not_leave_the_zone():
+    nodes = tree(ZONE, LEAF, offers={"rdma/ib": "8"}, **{REGION: "r"})
+    found = seen(*nodes)
+    assert words(found) == ["region", "zone", "leaf"]
+    named = {level for level, why in found.guesses.items() if "rdma/ib" in why}
+    assert named == {"zone", "leaf"}
 
 
 def test_a_single_node_with_rdma_gets_no_note():
@@ -289,7 +292,6 @@ def test_a_single_node_with_rdma_gets_no_note():
 def test_a_gpu_node_without_rdma_slows_down_only_itself(offers: dict[str, str]):
     fast = [node(name, offers={"rdma/ib": "8"}) for name in "abc"]
     found = seen(*fast, node("d", offers=offers))
-    assert rates(found) == [12.5]
     assert [one.network for one in found.nodes] == [math.inf, math.inf, math.inf, 1.25]
     assert found.notes == ()
     assert found.guesses["beyond"] == (
@@ -311,12 +313,13 @@ def test_a_gang_uses_only_nodes_with_rdma():
 
 def test_a_dead_rdma_device_does_not_hide_one_that_works():
     both = {"rdma/a": "0", "rdma/b": "8"}
-    assert rates(seen(*(node(name, offers=both) for name in "ab"))) == [12.5]
+    found = seen(*(node(name, offers=both) for name in "ab"))
+    assert "RDMA (rdma/b)" in found.guesses["beyond"]
 
 
 def test_nodes_without_gpus_need_no_rdma():
     fast = [node(name, offers={"rdma/ib": "8"}) for name in "ab"]
-    assert rates(seen(*fast, node("cpu-1", gpus=0))) == [12.5]
+    assert "offers none" not in seen(*fast, node("cpu-1", gpus=0)).guesses["beyond"]
 
 
 def racks(product: str, label: str, **more: str) -> list[Object]:
@@ -341,15 +344,20 @@ def test_trays_of_one_nvlink_domain_reach_each_other_over_nvlink(
 ):
     found = seen(*racks(product, label))
     assert words(found) == ["nvlink"]
-    assert rates(found) == [1.25, pytest.approx(rate)]
+    assert rates(found) == [None, pytest.approx(rate)]
     assert "nvlink" not in found.guesses
+
+
+def test_trays_whose_site_has_no_p2p_do_not_reach_each_other_over_nvlink():
+    file = fabric.parse_fabric({"software": [{"p2p": False}]}, where="net.yaml")
+    assert rates(seen(*racks("NVIDIA-GB200", CLIQUE), file=file)) == [None, None]
 
 
 def test_nvlink_goes_below_the_levels_of_a_topology_that_lists_none():
     nodes = racks("NVIDIA-GB200", CLIQUE, **{BLOCK: "b"})
     found = seen(*nodes, topology("default", BLOCK, HOST))
     assert words(found) == ["topology-block", "nvlink"]
-    assert rates(found) == [1.25, 1.25, pytest.approx(721.8)]
+    assert rates(found) == [None, None, pytest.approx(721.8)]
     listed = seen(*nodes, topology("default", BLOCK, CLIQUE, HOST))
     assert words(listed) == ["topology-block", "nvlink"]
     assert rates(listed) == rates(found)
@@ -374,7 +382,7 @@ def test_nodes_whose_gpus_have_no_nvlink_to_others_share_no_nvlink_domain():
 def test_an_nvlink_domain_of_unknown_gpus_is_near_but_not_fast():
     found = seen(*racks("NVIDIA-VR999", DOMAIN))
     assert words(found) == ["nvlink"]
-    assert rates(found) == [1.25, 1.25]
+    assert rates(found) == [None, None]
 
 
 # Fabric files
@@ -382,7 +390,7 @@ def test_an_nvlink_domain_of_unknown_gpus_is_near_but_not_fast():
 
 def written(*levels: tuple[str, str, float | None], beyond: float | None = None) -> Any:
     listed = [{"name": name, "label": label, "bandwidthGBps": rate} for name, label, rate in levels]
-    return fabric.read({"levels": listed, "beyondGBps": beyond}, where="net.yaml")
+    return fabric.parse_fabric({"levels": listed, "beyondGBps": beyond}, where="net.yaml")
 
 
 def test_a_fabric_file_goes_before_topologies_labels_and_guesses():
@@ -397,12 +405,12 @@ def test_a_fabric_file_goes_before_topologies_labels_and_guesses():
     assert (found.notes, found.guesses) == ((), {})
 
 
-def test_missing_bandwidths_of_a_fabric_file_are_assumed_with_a_note():
+def test_bandwidths_that_a_fabric_file_leaves_out_are_not_known_and_said_to_be_so():
     found = seen(
         *tree(BLOCK, RACK, offers={"rdma/ib": "8"}),
         file=written(("row", BLOCK, None), ("rack", RACK, 50.0)),
     )
-    assert rates(found) == [12.5, 12.5, 50.0]
+    assert rates(found) == [None, None, 50.0]
     assert set(found.guesses) == {"beyond", "row"}
 
 
@@ -440,7 +448,8 @@ def test_whatever_is_read_every_node_has_a_path_through_tiers_that_never_slow_do
         *(topology(f"t{at}", *labels) for at, labels in enumerate(topologies)),
     )
     assert len(set(words(found))) == len(found.tiers)
-    assert all(outer <= inner for outer, inner in pairwise(rates(found)))
+    known = [rate for rate in rates(found) if rate is not None]
+    assert all(outer <= inner for outer, inner in pairwise(known))
     for at in range(len(found.tiers)):
         above = {one.domains[at]: one.domains[: at + 1] for one in found.nodes}
         assert all(above[one.domains[at]] == one.domains[: at + 1] for one in found.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,10 +137,10 @@ def test_a_well_known_board_is_assumed_to_have_the_nics_of_its_machine(told):
 
 
 def test_what_a_machine_says_itself_beats_its_instance_type(told):
-    own = presets.machine("hgx-h100", "a")
-    cards = presets.machine("dgx-1-v100", "a").nics
+    own = presets.preset_machine("hgx-h100", "a")
+    cards = presets.preset_machine("dgx-1-v100", "a").nics
     document = tables.machine_value(own)
-    document["nics"] = tables.machine_value(presets.machine("dgx-1-v100", "a"))["nics"]
+    document["nics"] = tables.machine_value(presets.preset_machine("dgx-1-v100", "a"))["nics"]
     written = published.config_map(own, own.everything)
     written["data"]["nics"] = json.dumps(document["nics"])
     machine, _err = told("a", node("a", **H100, **{INSTANCE: "p5.48xlarge"}), written)
@@ -148,7 +149,7 @@ def test_what_a_machine_says_itself_beats_its_instance_type(told):
 
 
 def test_as_many_nics_as_the_instance_type_has_get_its_speed_and_stay_where_they_are(told):
-    own = presets.machine("hgx-h100", "a")
+    own = presets.preset_machine("hgx-h100", "a")
     written = published.config_map(own, own.everything)
     cards = [
         {"name": f"rdma{at}", "attachment": ["SYS"] * (7 - at) + ["PIX"] + ["SYS"] * at}
@@ -254,13 +255,68 @@ def test_nics_of_a_fabric_file_that_match_no_node_get_a_note(told):
 def test_a_mistake_in_the_file_is_one_line_with_its_place(told, entries, problem):
     machine, err = told("a", node("a", **H100, **POOL), fabric={"nics": entries})
     assert machine is None
-    assert err.splitlines()[0].endswith(f"net.yaml: {problem}")
+    where = rf"net\.yaml: line [1-9]\d*: {re.escape(problem)}"
+    assert re.search(f"{where}$", err.splitlines()[0])
 
 
 def test_a_speed_beyond_all_levels_needs_levels(told):
     file = {"nics": [entry()], "beyondGBps": 3}
     _machine, err = told("a", node("a", **H100, **POOL), fabric=file)
     assert err.splitlines()[0].endswith("net.yaml: levels: is missing")
+
+
+# ---------------------------------------------------------------- what NCCL may use there
+
+
+def planned(arena, tmp_path, fabric: Any, *nodes: dict[str, Any]) -> tuple[Any, str]:
+    """The plan of four workers with two GPUs each, which share one host, as JSON."""
+    (tmp_path / "state.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump(fabric))
+    code, out, err = arena(
+        *("plan", "mpi", "--workers", "4", "--gpus", "2", "--gputopology", "--pod-shape", "fused"),
+        *("--state", str(tmp_path / "state.json"), "--fabric", str(tmp_path / "net.yaml")),
+        *("-o", "json"),
+    )
+    return (json.loads(out) if code == 0 else None), err
+
+
+def test_a_plan_uses_what_the_fabric_file_says_of_the_software(arena, tmp_path):
+    pool = node("a", **H100, **POOL)
+    plan, err = planned(arena, tmp_path, {"software": [{"p2p": False}]}, pool)
+    assert plan["bandwidth"]["regime"] == "host-staged"
+    assert "not used" not in err
+    entries = [{"label": "example.com/pool", "value": "training", "p2p": True}, {"p2p": False}]
+    for name, other in ("ab", "ba"):
+        nodes = node(name, **H100, **POOL), node(other, **H100)
+        plan, _err = planned(arena, tmp_path, {"software": entries}, *nodes)
+        assert plan["bandwidth"]["regime"] == "nvls"
+        assert plan["nodes"] == [name]
+
+
+def test_software_of_a_fabric_file_that_matches_no_node_gets_a_note(told):
+    file = {"software": [{"label": "example.com/pool", "value": "none", "gdr": False}]}
+    _machine, err = told("a", node("a", **H100, **POOL), fabric=file)
+    assert "software[0] is not used: no node has the label example.com/pool=none" in err
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([{"p2p": 0}], "software[0].p2p: expected true or false, got a whole number"),
+        ([{"label": "example.com/pool", "gdr": False}], "software[0].value: is missing"),
+        ([{"value": "training", "gdr": False}], "software[0].label: is missing"),
+        ([{"plug-in": "efa"}], "software[0]: object contains unknown field plug-in"),
+        (
+            [{"plugin": "rxm"}],
+            "software[0].plugin: 'rxm' is none of none, efa, cxi, tcpx, tcpxo, gib, ucx, spcx",
+        ),
+    ],
+)
+def test_a_mistake_about_software_is_one_line_with_its_place(told, entries, problem):
+    machine, err = told("a", node("a", **H100, **POOL), fabric={"software": entries})
+    assert machine is None
+    where = rf"net\.yaml: line [1-9]\d*: {re.escape(problem)}"
+    assert re.search(f"{where}$", err.splitlines()[0])
 
 
 # ---------------------------------------------------------------- this machine

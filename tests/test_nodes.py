@@ -9,12 +9,13 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
+from job_shapes import CREATED, SUSPENDED, mpijob, ours
 
 from arena_topo import cli
 from arena_topo.admin import nodes
 from arena_topo.admin.nodes import Use
 from arena_topo.clusters import observed
-from arena_topo.manifests import FORMAT, GUARANTEE
+from arena_topo.manifests import FORMAT_ANNOTATION, GUARANTEE
 from arena_topo.topology import TAINT
 
 OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
@@ -90,6 +91,44 @@ def test_a_node_for_topology_jobs_is_labelled_and_tainted_and_read_as_such(arena
     assert taints == [THEIRS, OURS]
     (seen,) = observed.cluster([api.find("Node", "n1")], source="").nodes
     assert seen.dedicated
+
+
+def test_the_nodes_that_are_closed_to_topology_jobs_from_now_on_are_named(arena, api):
+    for name in ("n1", "n2", "n3", "n10"):
+        api.add(node(name))
+    api.add(node("cpu", gpus=0))
+    assert arena("topology", "n1", "n2", "--dry-run")[2] == (
+        "note: topology jobs use reserved nodes only: 2 other nodes with GPUs (n3, n10) are closed"
+        " to new ones\n"
+    )
+    assert arena("topology", "n1", "n2", "n3")[2] == (
+        "note: topology jobs use reserved nodes only: 1 other node with GPUs (n10) is closed to new"
+        " ones\n"
+    )
+    assert arena("topology", "n10")[2] == ""
+    assert arena("default", "n10")[2] == ""
+
+
+def test_gangs_that_wait_for_nodes_that_are_closed_are_named(arena, api):
+    api.add(node("n1", gpus=4))
+    api.add(node("n2", gpus=8))
+    for name, gpus in (("large", 8), ("small", 4)):
+        waits = mpijob(CREATED, SUSPENDED, name=name, policy={"suspend": True})
+        waits["metadata"]["annotations"] = ours("waiting") | {
+            "arena-topo.io/request": json.dumps({"workers": 1, "gpus": gpus})
+        }
+        worker = waits["spec"]["mpiReplicaSpecs"]["Worker"]
+        worker["replicas"] = 1
+        worker["template"]["spec"]["containers"][0]["resources"]["limits"] = {
+            "nvidia.com/gpu": str(gpus)
+        }
+        api.add(waits)
+    _code, _out, err = arena("topology", "n1", "--dry-run")
+    assert err.splitlines()[-1] == (
+        "warning: these gangs wait, and fit on no reserved node: team-a/large"
+    )
+    api.deny("list pods")
+    assert "warning" not in arena("topology", "n1")[2]
 
 
 def test_a_node_returned_to_default_use_is_as_before(arena, api):
@@ -168,7 +207,7 @@ def test_pods_without_gpus_finished_pods_and_ours_do_not_prevent_the_change(aren
     api.add(node("n1"))
     api.add(pod("plain", "n1", gpus="0"))
     api.add(pod("over", "n1", phase="Succeeded"))
-    api.add(pod("ours", "n1", **{FORMAT: "v1"}))
+    api.add(pod("ours", "n1", **{FORMAT_ANNOTATION: "v1"}))
     assert arena("topology", "n1")[0] == 0
 
 
@@ -176,7 +215,7 @@ def test_a_node_with_pinned_workers_is_not_returned_to_default_use(arena, api):
     api.add(node("n1"))
     arena("topology", "n1")
     api.add(pod("theirs", "n1"))
-    api.add(pod("worker", "n1", **{FORMAT: "v1"}))
+    api.add(pod("worker", "n1", **{FORMAT_ANNOTATION: "v1"}))
     code, _out, err = arena("default", "n1")
     assert code == 1
     assert "topology jobs run there: their GPUs could be given to other pods as well" in err
@@ -236,13 +275,16 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
     api.add(node("plain", gpus=0))
     api.add(node("tainted", OURS))
     api.add(node("theirs", **{ACK: "topology"}))
+    for name in ("both", "labelled"):
+        with api.edit("Node", name, "") as one:
+            one["spec"]["unschedulable"] = True
     code, out, _err = arena("list")
     assert code == 0
     assert out.splitlines() == [
         "NODE      GPUS  USE       REMARK",
-        "both      8     topology",
+        "both      8     topology  cordoned",
         "free      8     default",
-        "labelled  4     default   labelled but not tainted: other pods may come",
+        "labelled  4     default   labelled but not tainted: other pods may come; cordoned",
         "tainted   8     default   tainted but not labelled: not taken for a topology node",
         "theirs    8     topology",
     ]
@@ -252,6 +294,7 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
         "gpus": 4,
         "use": "default",
         "remark": "labelled but not tainted: other pods may come",
+        "cordoned": True,
     }
 
 

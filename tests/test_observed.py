@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kube_objects import config_map, group, job, node, only, pod, seen
 
-from arena_topo.clusters import observed, records, usage
+from arena_topo.clusters import observed, records, rules
 from arena_topo.topology import (
     Knowledge,
     Link,
@@ -570,10 +570,10 @@ def test_a_quantity_is_worth_what_its_exact_reading_is(number: int, suffix: str,
     worth = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "m": "0.001", "k": 1000, "e2": 100}
     exact = number * Decimal(worth[suffix])
     if exact < 1 << 63:
-        assert usage.amount(text) == float(exact)
+        assert rules.parse_quantity(text) == float(exact)
     else:
         with pytest.raises(ValueError, match="out of range"):
-            usage.amount(text)
+            rules.parse_quantity(text)
 
 
 def test_config_maps_too_many_or_of_no_node_are_named_with_what_becomes_of_them():
@@ -610,7 +610,7 @@ def test_an_object_says_the_same_as_json_and_as_plain_values():
         config_map(),
     ]
     read = [records.record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects]
-    assert read == [records.read(one) for one in objects]
+    assert read == [records.record_of(one) for one in objects]
     assert observed.cluster(read, source="test") == seen(*objects)
 
 

@@ -107,7 +107,7 @@ def test_a_server_that_never_begins_a_log_is_left_after_the_time_of_a_request(se
     assert "--request-timeout is 0.3 s" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("status", ["302 Found", "307 Temporary Redirect", "103 Early Hints"])
+@pytest.mark.parametrize("status", ["302 Found", "307 Temporary Redirect", "101 Switching"])
 def test_what_is_read_as_it_comes_is_never_looked_for_elsewhere(serve: Serve, status: str):
     connection = serve(answer("Location: /elsewhere", "Content-Length: 0", status=status))
     with pytest.raises(ClusterError, match=f"the API server answered {status}") as caught:
@@ -206,7 +206,7 @@ MIB = 1 << 20
 def test_an_answer_without_bound_is_given_up(
     serve: Serve, coding: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connection, "MOST", MIB)
+    monkeypatch.setattr(connection, "MAX_RESPONSE_BYTES", MIB)
     body = b" " * (64 * MIB)
     if coding:
         body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
@@ -342,7 +342,7 @@ def test_a_login_page_is_never_shown_as_a_log(
     api: FakeApi, tmp_path: Path, run: Run, words: list[str], kind: str
 ):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
     backend.apply(planned(backend, MPIJob(name="demo", command="true", image="i", workers=1)))
     operator = FakeOperator(api)
     operator.start("demo")
@@ -352,6 +352,28 @@ def test_a_login_page_is_never_shown_as_a_log(
     assert code == 1
     assert "log in<" not in out
     assert re.search("does not answer like a Kubernetes API server", err)
+
+
+@pytest.mark.parametrize("odd", ["../../apis/x", "a?b", ""])
+def test_the_name_of_a_node_in_an_affinity_never_makes_another_path(
+    api: FakeApi, tmp_path: Path, run: Run, odd: str
+):
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
+    backend.apply(planned(backend, MPIJob(name="demo", command="true", image="i", workers=1)))
+    FakeOperator(api).start("demo")
+    with api.edit("Pod", "demo-worker-0") as pod:
+        field = {"key": "metadata.name", "operator": "In", "values": [odd]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        pod["spec"] = {**pod["spec"], "affinity": {"nodeAffinity": required}}
+        pod["spec"].pop("nodeName", None)
+        pod["status"] = {"phase": "Pending"}
+    api.requests.clear()
+    code, _, err = run("why", "demo", "--kubeconfig", config)
+    assert code == 0, err
+    asked = {line for line in api.requests if (odd and odd in line) or "/nodes" in line}
+    assert asked <= {"GET /api/v1/nodes/node-0"}  # the launcher's
 
 
 @pytest.mark.parametrize("more", [b"", b"\0" * 9])

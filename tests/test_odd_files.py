@@ -290,7 +290,9 @@ def test_a_pod_that_is_somewhere_odd_costs_one_note_at_most(
 def test_a_network_of_more_levels_than_any_has_is_refused(run: Run, file: Callable[[str], str]):
     levels = [{"name": f"l{at}", "label": f"example.com/l{at}"} for at in range(20_000)]
     path = file(json.dumps({"levels": levels[:17]}))
-    refused(run(*READERS["--fabric"], path), f"{path}: levels: expected a list of length <= 16")
+    refused(
+        run(*READERS["--fabric"], path), f"{path}: line 1: levels: expected a list of length <= 16"
+    )
     path = file(json.dumps({"levels": levels}))
     refused(run(*READERS["--fabric"], path), f"{path}: is larger than 256 KiB")
     path = file("levels:\n" + "- {name: a, label: b}\n" * 1000)

@@ -28,6 +28,9 @@ from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import AccessDenied
 from arena_topo.gang import Watcher, submission
+from arena_topo.gang.replan import replan_job
+from arena_topo.gang.resume import resume_job
+from arena_topo.gang.suspend import suspend_job
 from arena_topo.job import BindingChoice, KeyValue, MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, install
 from arena_topo.manifests.annotations import parse_map
@@ -62,7 +65,7 @@ class Site:
         return KeyValue(key=MINE, value=self.live.run)
 
     def backend(self, config: str | None = None) -> kubernetes.KubernetesBackend:
-        return kubernetes.open_backend(Options(kubeconfig=config or self.live.config))
+        return kubernetes.open_kubernetes(Options(kubeconfig=config or self.live.config))
 
     def job(self, name: str, workers: int = 4, gpus: int = 2, **more: Any) -> MPIJob:
         return MPIJob(
@@ -95,7 +98,7 @@ class Site:
         )
 
     def resume(self, name: str) -> bool:
-        return submission.resume(self.backend(), name, self.live.namespace).resumed
+        return resume_job(self.backend(), name, self.live.namespace).resumed
 
     def delete(self, name: str) -> None:
         """Delete a job, and wait until its pods have let go of their GPUs."""
@@ -276,7 +279,7 @@ def test_a_gang_that_does_not_fit_waits_with_the_reason_until_it_is_resumed(site
 def test_a_gang_that_waits_is_started_by_the_controller_once_there_is_room(site: Site):
     site.submit("first", gpus=4)
     site.submit("late", gpus=4)
-    controller.run(site.backend(), once=True)
+    controller.run_controller(site.backend(), once=True)
     site.queued("late")
     site.delete("first")
     started(site, "late")
@@ -288,7 +291,7 @@ def started(site: Site, name: str, config: str | None = None) -> None:
     said: list[str] = []
 
     def done() -> bool:
-        controller.run(site.backend(config), once=True, tell=said.append)
+        controller.run_controller(site.backend(config), once=True, tell=said.append)
         return site.runs(name) and len(site.bound(name)) == len(site.record(name))
 
     site.live.until(done, f"the controller starts {name}: {said}")
@@ -300,7 +303,7 @@ def started(site: Site, name: str, config: str | None = None) -> None:
 
 def test_a_gang_is_suspended_and_resumed(site: Site):
     site.submit("gang", gpus=4)
-    submission.suspend(site.backend(), "gang", site.live.namespace)
+    suspend_job(site.backend(), "gang", site.live.namespace)
     site.queued("gang", "held")
     assert site.backend().job("gang", site.live.namespace).phase is Phase.SUSPENDED
     assert site.submit("next", gpus=4).starter is None
@@ -315,7 +318,7 @@ def test_a_gang_leaves_a_cordoned_node_when_it_is_placed_anew(site: Site):
     off = {"spec": {"unschedulable": True}}
     assert site.live.call("PATCH", f"/api/v1/nodes/{before}", off, kind="merge").status == 200
     watcher = Watcher(tell=site.told.append)
-    outcome = submission.replan(site.backend(), "gang", site.live.namespace, watcher)
+    outcome = replan_job(site.backend(), "gang", site.live.namespace, watcher)
     assert outcome.resumed
     site.whole("gang", 1)
     assert set(site.bound("gang").values()) == set(site.nodes) - {before}
@@ -333,7 +336,7 @@ def policies(site: Site) -> Iterator[None]:
         pytest.skip("the cluster serves no MutatingAdmissionPolicy v1 (Kubernetes 1.36)")
     wanted = [
         one
-        for one in install.objects(install.Installation(image="any"))
+        for one in install.installation_objects(install.Installation(image="any"))
         if one["kind"] in PLURALS and one["metadata"]["name"] == install.PLACEMENT_POLICY
     ]
     assert len(wanted) == 2
@@ -472,7 +475,7 @@ def people(site: Site, system: str, proxy: Proxy, tmp_path: Path) -> Iterator[Pe
     kinds = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     objects = [
         one
-        for one in install.objects(install.Installation(image="any", agent=False))
+        for one in install.installation_objects(install.Installation(image="any", agent=False))
         if one["kind"] in kinds
     ]
     assert {one["metadata"].get("namespace", system) for one in objects} <= {system, "kube-system"}
@@ -507,7 +510,7 @@ def at_work(site: Site, people: People) -> Iterator[str]:
     lease = queue.lease("test")
     assert lease.held()
     said: list[str] = []
-    controller.run(site.backend(config), once=True, tell=said.append)
+    controller.run_controller(site.backend(config), once=True, tell=said.append)
     assert said == []
     yield config
     lease.release()

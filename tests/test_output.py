@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_text import plain
 from replacing import replace
 
 from arena_topo import layout
@@ -15,9 +16,9 @@ from arena_topo.drawing import tables
 from arena_topo.engines import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.jobs import view
-from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
+from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
 from arena_topo.manifests.cause import in_words
-from arena_topo.manifests.serialize import object_name
+from arena_topo.manifests.serialize import kubectl_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
 
@@ -102,7 +103,7 @@ PENDING = mpi_dist(
     # Bound already, but not started: still shown without a node, as arena does.
     worker(1, status="ContainerCreating", started=None, pending=True, node="node-b"),
 )
-PLACED = Forecast(
+PLACED = PlacementForecast(
     state="placed",
     workers=((2, "dgx-0", (1, 2)), (0, "dgx-0", (0, 3)), (1, "dgx-10", ())),
     bus_bandwidth=230.4,
@@ -121,15 +122,31 @@ PLACED = Forecast(
 
 
 def test_a_running_job_looks_as_arena_shows_it():
-    assert view.job(RUNNING, now=CREATED + 130) == screen("get-running.txt")
+    assert plain(view.job_text(RUNNING, now=CREATED + 130)) == screen("get-running.txt")
+
+
+def test_the_run_time_counts_from_the_first_pod_that_started():
+    waited = mpi_dist(
+        Phase.RUNNING,
+        launcher(started=CREATED + 40),
+        worker(0, started=CREATED + 10),
+        worker(1, started=CREATED + 25),
+    )
+    assert view.job_value(waited, now=CREATED + 130)["runTime"] == "120s"
+    header, row = view.jobs_table([waited], now=CREATED + 130, wide=True).splitlines()
+    assert row[header.index("RUNTIME") :].split()[0] == "2m"
 
 
 def test_gpus_are_shown_after_the_instances_when_asked_for():
-    assert view.job(RUNNING, now=CREATED + 130, gpus=True) == screen("get-running-gpus.txt")
+    assert plain(view.job_text(RUNNING, now=CREATED + 130, gpus=True)) == screen(
+        "get-running-gpus.txt"
+    )
 
 
 def test_gpus_are_not_shown_of_a_job_that_succeeded():
-    assert view.job(SUCCEEDED, now=CREATED + 9999, gpus=True) == screen("get-succeeded.txt")
+    assert plain(view.job_text(SUCCEEDED, now=CREATED + 9999, gpus=True)) == screen(
+        "get-succeeded.txt"
+    )
 
 
 def test_events_of_each_pod_form_a_group_that_an_empty_line_closes():
@@ -156,23 +173,23 @@ def test_events_of_each_pod_form_a_group_that_an_empty_line_closes():
             message='Pulling image "img"',
         ),
     )
-    shown = view.job(PENDING, now=CREATED + 11, events=events)
+    shown = plain(view.job_text(PENDING, now=CREATED + 11, events=events))
     assert shown == screen("get-pending-events.txt")
 
 
 def test_a_job_without_events_says_so():
-    shown = view.job(PENDING, now=CREATED + 11, events=())
+    shown = plain(view.job_text(PENDING, now=CREATED + 11, events=()))
     assert shown.endswith("\nEvents:\n  No events for resources\n")
 
 
 def test_json_has_arenas_keys_in_arenas_order_and_then_ours():
-    shown = layout.to_json(view.job_value(SUCCEEDED, now=CREATED + 9999))
+    shown = layout.go_json(view.job_value(SUCCEEDED, now=CREATED + 9999))
     assert shown == screen("get-succeeded.json")
 
 
 def test_yaml_spells_the_keys_as_arena_does():
     value = view.job_value(SUCCEEDED, now=CREATED + 9999)
-    assert layout.arenas(value, yaml=True) == screen("get-succeeded.yaml")
+    assert layout.arena_document(value, yaml=True) == screen("get-succeeded.yaml")
 
 
 def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count():
@@ -200,11 +217,11 @@ def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count
         forecast=PLACED,
         tensorboard="http://10.0.0.1:32100",
     )
-    assert view.job(status, now=CREATED + 5) == screen("get-placed.txt")
+    assert plain(view.job_text(status, now=CREATED + 5)) == screen("get-placed.txt")
 
 
 def test_a_placement_in_json_is_whole_numbers_without_a_point_and_workers_by_index():
-    assert layout.to_json(view.placement_value(PLACED, slots=2)) == screen("get-placed.json")
+    assert layout.go_json(view.placement_value(PLACED, slots=2)) == screen("get-placed.json")
 
 
 def test_a_waiting_job_says_why_in_the_place_of_its_placement():
@@ -213,9 +230,9 @@ def test_a_waiting_job_says_why_in_the_place_of_its_placement():
         name="fifth",
         priority="high",
         reason="4 GPUs are wanted,\n2 are free",
-        forecast=Forecast(state="waiting"),
+        forecast=PlacementForecast(state="waiting"),
     )
-    assert view.job(status, now=CREATED + 3 * 3600) == screen("get-waiting.txt")
+    assert plain(view.job_text(status, now=CREATED + 3 * 3600)) == screen("get-waiting.txt")
     assert view.trouble(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
 
 
@@ -225,14 +242,16 @@ def test_a_job_that_runs_or_has_run_is_in_no_trouble(phase):
 
 
 def test_a_waiting_job_is_marked_emulated_as_well():
-    status = mpi_dist(Phase.PENDING, forecast=Forecast(state="waiting", emulated=True))
-    assert view.job(status, now=CREATED).endswith(f"\n  {tables.EMULATED}\n")
+    status = mpi_dist(Phase.PENDING, forecast=PlacementForecast(state="waiting", emulated=True))
+    assert plain(view.job_text(status, now=CREATED)).endswith(f"\n  {tables.EMULATED}\n")
 
 
 def test_a_placement_of_one_gpu_has_no_bandwidth():
-    one = Forecast(state="placed", workers=((0, "n", (5,)),), binding="template", guarantee="gpus")
+    one = PlacementForecast(
+        state="placed", workers=((0, "n", (5,)),), binding="template", guarantee="gpus"
+    )
     assert view.placement_value(one, slots=1)["busBandwidthGBps"] is None
-    assert "bandwidth" not in view.placement(one, "demo", slots=1)
+    assert "bandwidth" not in view.placement_rows(one, "demo", slots=1)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +267,11 @@ def test_a_placement_of_one_gpu_has_no_bandwidth():
     ],
 )
 def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, words, doubt):
-    one = Forecast(state="placed", workers=((0, "n", (5,)),), binding=binding, guarantee="gpus")
-    assert "unconfirmed" not in view.placement(one, "demo", slots=1)
-    shown = view.placement(replace(one, confirmed=False), "demo", slots=1)
+    one = PlacementForecast(
+        state="placed", workers=((0, "n", (5,)),), binding=binding, guarantee="gpus"
+    )
+    assert "unconfirmed" not in view.placement_rows(one, "demo", slots=1)
+    shown = view.placement_rows(replace(one, confirmed=False), "demo", slots=1)
     said = f"  Guarantee: gpus, by {words}, unconfirmed: {doubt} (each worker gets these GPUs)\n"
     assert said in shown
 
@@ -261,7 +282,7 @@ def test_a_guarantee_of_a_later_version_is_shown_as_it_was_recorded():
     assert (
         "  Guarantee: device, by an admission policy"
         " (this version of arena-topo does not know what that means)\n"
-    ) in view.job(status, now=CREATED + 5)
+    ) in view.job_text(status, now=CREATED + 5)
 
 
 def test_a_placement_that_is_not_confirmed_is_shown_whole():
@@ -271,18 +292,18 @@ def test_a_placement_that_is_not_confirmed_is_shown_whole():
         name="demo",
         forecast=replace(PLACED, binding="admission", confirmed=False, emulated=False),
     )
-    assert view.job(status, now=CREATED + 5) == screen("get-unconfirmed.txt")
+    assert plain(view.job_text(status, now=CREATED + 5)) == screen("get-unconfirmed.txt")
 
 
 def test_json_says_of_every_guarantee_whether_it_is_confirmed():
-    waits = Forecast(state="waiting")
+    waits = PlacementForecast(state="waiting")
     found = [PLACED, replace(PLACED, confirmed=False), waits]
     values = [view.placement_value(one, slots=2)["confirmed"] for one in found]
     assert values == [True, False, None]
 
 
 def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
-    found = Forecast(
+    found = PlacementForecast(
         state="placed",
         workers=((0, "n", (0, 1)),),
         bus_bandwidth=38.4,
@@ -295,18 +316,18 @@ def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
         optimal=False,
         bound=76.8,
     )
-    shown = view.placement(found, "demo", slots=2)
+    shown = view.placement_rows(found, "demo", slots=2)
     assert (
         "  Bus bandwidth: 38.4 GB/s (36.2 to 40.8), limited by the NVLinks inside one node"
         " (at most 76.8 GB/s is possible)\n"
     ) in shown
 
 
-def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
-    found = Forecast(
+def test_a_record_without_range_and_bottleneck_shows_its_bandwidth():
+    found = PlacementForecast(
         state="placed", workers=((0, "n", (0, 1)),), bus_bandwidth=40.0, usable=40.0, tier="node"
     )
-    assert "  Bus bandwidth: 40 GB/s, inside one node\n" in view.placement(found, "a", slots=2)
+    assert "  Bus bandwidth: 40 GB/s\n" in view.placement_rows(found, "a", slots=2)
     assert view.placement_value(found, slots=2)["bandwidth"] is None
 
 
@@ -327,11 +348,11 @@ def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
     ],
 )
 def test_what_limits_a_bandwidth_is_said_in_words(regime, limited_by, tier, nodes, words):
-    assert words in estimates.limit(regime, limited_by, tier=tier, nodes=nodes)
+    assert words in estimates.bottleneck_text(regime, limited_by, tier=tier, nodes=nodes)
 
 
 def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_placement_is_shown():
-    found = Forecast(
+    found = PlacementForecast(
         state="placed",
         workers=((0, "n", (0,)), (1, "m", (0,))),
         bus_bandwidth=0.8,
@@ -344,36 +365,40 @@ def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_plac
         optimal=True,
         bound=0.8,
         assumed=True,
+        guess=True,
     )
-    shown = view.placement(found, "demo", slots=1)
-    assert "GB/s (0.4 to 1.6) assumed, limited by TCP between 2 nodes (proven best)\n" in shown
+    shown = view.placement_rows(found, "demo", slots=1)
+    proof = "proven best for an assumed network"
+    assert f"GB/s (0.4 to 1.6) assumed, limited by TCP between 2 nodes ({proof})\n" in shown
     assert view.placement_value(found, slots=1)["assumed"] is True
     assert view.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
 
 
 def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():
-    shown = view.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130)
+    shown = plain(view.jobs_table((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130))
     assert shown == screen("list.txt")
 
 
 def test_the_wide_list_adds_our_columns_after_arenas():
     waits = replace(PENDING, reason="2 workers x 2 GPUs cannot be placed now")
     placed = replace(RUNNING, forecast=PLACED)
-    shown = view.jobs((placed, SUCCEEDED, waits), now=CREATED + 130, wide=True)
+    shown = plain(view.jobs_table((placed, SUCCEEDED, waits), now=CREATED + 130, wide=True))
     assert shown == screen("list-wide.txt")
-    plain = view.jobs((placed, SUCCEEDED, waits), now=CREATED + 130).splitlines()
-    for line, arenas in zip(shown.splitlines(), plain, strict=True):
+    narrow = plain(view.jobs_table((placed, SUCCEEDED, waits), now=CREATED + 130)).splitlines()
+    for line, arenas in zip(shown.splitlines(), narrow, strict=True):
         assert line.split()[:7] == arenas.split()
 
 
 def test_the_list_of_all_namespaces_names_them_first():
-    shown = view.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130, namespaces=True)
+    shown = plain(
+        view.jobs_table((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130, namespaces=True)
+    )
     assert shown == screen("list-all-namespaces.txt")
 
 
 def test_an_empty_list_is_the_header_alone():
     header = "NAME  STATUS  TRAINER  DURATION  GPU(Requested)  GPU(Allocated)  NODE\n"
-    assert view.jobs((), now=CREATED) == header
+    assert view.jobs_table((), now=CREATED) == header
 
 
 def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
@@ -384,7 +409,7 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
         links=((None, pair), (pair, None)),
         nics=(NIC(name="mlx5_0", attachment=(Link(kind=LinkKind.PIX), SYS)),),
     )
-    assert tables.matrix(machine) == screen("matrix.txt")
+    assert tables.matrix_table(machine) == screen("matrix.txt")
     assert tables.machine_value(machine) == {
         "name": "m",
         "gpus": [
@@ -406,7 +431,7 @@ def test_a_clock_that_was_set_back_leaves_no_invalid_duration():
         (begun, CREATED - 3600),
         (replace(begun, phase=Phase.SUCCEEDED, finished=CREATED - 3600), CREATED),
     ):
-        shown = view.job(status, now=now) + view.jobs([status], now=now)
+        shown = view.job_text(status, now=now) + view.jobs_table([status], now=now)
         assert "invalid" not in shown
         assert "  0s  " in shown
 
@@ -486,13 +511,13 @@ def test_alignment_never_loses_or_reorders_a_cell(rows):
 
 
 def test_json_escapes_what_go_escapes():
-    shown = layout.to_json({"a": "<b> & 'c' \"d\" é \u2028"})
+    shown = layout.go_json({"a": "<b> & 'c' \"d\" é \u2028"})
     assert shown == '{\n    "a": "\\u003cb\\u003e \\u0026 \'c\' \\"d\\" é \\u2028"\n}'
 
 
 @given(st.text())
 def test_json_of_any_text_reads_back_the_same(text):
-    assert json.loads(layout.to_json([text])) == [text]
+    assert json.loads(layout.go_json([text])) == [text]
 
 
 # Characters that YAML cannot hold unescaped make PyYAML's own emitter quote them.
@@ -500,24 +525,26 @@ def test_json_of_any_text_reads_back_the_same(text):
 @example("\x85")
 @example("a\n\u2028b")
 def test_yaml_of_any_text_reads_back_the_same(text):
-    assert yaml.safe_load(layout.to_yaml({"key": text})) == {"key": text}
+    assert yaml.safe_load(layout.go_yaml({"key": text})) == {"key": text}
 
 
 @pytest.mark.parametrize("word", ["", "true", "null", "yes", "12", "1.5", "~"])
 def test_yaml_puts_words_with_another_meaning_into_double_quotes(word):
-    assert layout.to_yaml({"key": word}) == f'key: "{word}"\n'
+    assert layout.go_yaml({"key": word}) == f'key: "{word}"\n'
 
 
 def test_a_complaint_says_what_why_and_what_to_try():
     error = ArenaError("it broke", why="it was old", hint="a new one")
-    assert layout.complaint(error) == "error: it broke\n  why:  it was old\n  try:  a new one"
+    assert (
+        plain(layout.error_text(error)) == "error: it broke\n  why:  it was old\n  try:  a new one"
+    )
 
 
 def test_objects_are_named_as_kubectl_names_them():
     job = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "x"}}
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-mpijob"}}
-    assert object_name(job) == "mpijob.kubeflow.org/x"
-    assert object_name(files) == "configmap/x-mpijob"
+    assert kubectl_name(job) == "mpijob.kubeflow.org/x"
+    assert kubectl_name(files) == "configmap/x-mpijob"
 
 
 # ---------------------------------------------------------------- refusals, and narrow screens
@@ -532,7 +559,7 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
         notes=("node a: odd", "node b: odder"),
     )
     assert error.why == "2 nodes (a, ...): not enough free GPUs"
-    assert layout.complaint(error) == (
+    assert plain(layout.error_text(error)) == (
         "note: node a: odd\n"
         "note: node b: odder\n"
         "error: 2 workers x 8 GPUs cannot be placed now\n"
@@ -543,7 +570,7 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
 
 def test_lines_go_on_below_where_a_screen_is_too_narrow_and_are_whole_elsewhere():
     binding = Binding(name="template", guarantee=Guarantee.NODE, why="because " * 20 + "of it")
-    whole = view.placement(PLACED, "demo", slots=2, binding=binding)
+    whole = view.placement_rows(PLACED, "demo", slots=2, binding=binding)
     assert max(map(len, whole.splitlines())) > 150
     assert layout.folded(whole, None) == whole
     narrow = layout.folded(whole, 60)
@@ -554,9 +581,9 @@ def test_lines_go_on_below_where_a_screen_is_too_narrow_and_are_whole_elsewhere(
 
 
 def test_a_reason_that_stands_in_the_placement_is_not_told_again():
-    waits = mpi_dist(Phase.PENDING, reason="full", forecast=Forecast(state="waiting"))
-    assert view.explained(waits)
-    other = Forecast(state="waiting", cause=in_words("2 GPUs are missing"))
-    assert not view.explained(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
-    assert not view.explained(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
-    assert not view.explained(mpi_dist(Phase.PENDING, reason="full"))
+    waits = mpi_dist(Phase.PENDING, reason="full", forecast=PlacementForecast(state="waiting"))
+    assert view.shows_reason(waits)
+    other = PlacementForecast(state="waiting", cause=in_words("2 GPUs are missing"))
+    assert not view.shows_reason(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
+    assert not view.shows_reason(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
+    assert not view.shows_reason(mpi_dist(Phase.PENDING, reason="full"))

@@ -17,23 +17,23 @@ from arena_topo.gang.request import request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import (
     FORECAST,
-    FORMAT,
+    FORMAT_ANNOTATION,
     MAP,
     RECORDED,
     REQUEST,
     STATE,
-    TRIES,
-    Forecast,
+    TRIES_ANNOTATION,
     Mechanisms,
+    PlacementForecast,
     patches,
-    pinning,
+    pins,
     render,
 )
-from arena_topo.manifests.annotations import placement_map, recorded
+from arena_topo.manifests.annotations import placement_map, recorded_placement
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.cause import CauseCode, because, in_words
 from arena_topo.manifests.forecast import forecast_of
-from arena_topo.manifests.requests import requested
+from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 
 NOON = "2026-11-21T12:00:00.123456Z"
@@ -42,7 +42,7 @@ JOB = MPIJob(
     name="j", command="mpirun true", image="x", workers=2, gpus=2, gputopology=True, gang=True
 )
 CLUSTER = cluster(node("node-0", V100), node("node-1", V100))
-PLACEMENT = planning.placed(JOB, request_of(JOB, CLUSTER), CLUSTER)
+PLACEMENT = planning.best_placement(JOB, request_of(JOB, CLUSTER), CLUSTER)
 BINDING = bind(
     JOB, PLACEMENT, CLUSTER, ApiVersion.V2BETA1, Mechanisms(patches=True, admission=False)
 )
@@ -53,13 +53,13 @@ Object = dict[str, Any]
 BROKEN = because(CauseCode.TEXT, text="broken")
 
 
-def created(forecast: Forecast, at: str | None = None) -> Object:
+def created(forecast: PlacementForecast, at: str | None = None) -> Object:
     """A job as the server stores it after it was created suspended."""
-    plan = render.plan(
+    plan = render.build_plan(
         JOB, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, waiting=""
     )
-    form = patches.suspended(
-        pinning.unplaced(plan.objects[0]), forecast, at=at, request=requested(JOB)
+    form = patches.as_suspended(
+        pins.unplaced(plan.objects[0]), forecast, at=at, request=request_annotation(JOB)
     )
     stored = json.loads(json.dumps(form))
     stored["metadata"] |= {"uid": "1-2-3", "resourceVersion": "7", "namespace": "default"}
@@ -67,7 +67,7 @@ def created(forecast: Forecast, at: str | None = None) -> Object:
 
 
 def waiting() -> Object:
-    return created(Forecast(state="waiting", cause=in_words("no room")))
+    return created(PlacementForecast(state="waiting", cause=in_words("no room")))
 
 
 def placed() -> Object:
@@ -79,7 +79,7 @@ def running() -> Object:
 
 
 def held() -> Object:
-    return json_patch(running(), patches.holding(running(), pinning.unplaced(running())))
+    return json_patch(running(), patches.holding(running(), pins.unplaced(running())))
 
 
 def pinned() -> Object:
@@ -87,7 +87,7 @@ def pinned() -> Object:
 
 
 def unpinned(stored: Object) -> Object:
-    return pinning.unplaced(stored)
+    return pins.unplaced(stored)
 
 
 def notes(stored: Object) -> dict[str, str]:
@@ -106,7 +106,7 @@ MOVES: dict[str, tuple[Callable[[], Object], Callable[[Object], patches.Patch]]]
     "withdraw": (placed, lambda one: patches.waiting(one, unpinned(one), in_words("too slow"))),
     "take-back": (running, lambda one: patches.taking_back(one, unpinned(one), BROKEN, 2)),
     "hold": (running, lambda one: patches.holding(one, unpinned(one))),
-    "release": (held, patches.releasing),
+    "release": (held, lambda one: patches.releasing(one, at=LATER)),
     "clear": (running, lambda one: patches.clearing(one, in_words("evicted"))),
 }
 """Every move: from what it starts, and its patch."""
@@ -170,10 +170,10 @@ def test_every_move_leaves_a_job_that_is_whole(move: str) -> None:
     after = json_patch(stored, patch(stored))
     assert stored == before, "a patch is a value"
     said = notes(after)
-    assert said[FORMAT] == "v1"
+    assert said[FORMAT_ANNOTATION] == "v1"
     assert said[REQUEST] == notes(before)[REQUEST]
     assert (said[STATE] == "placed") == (MAP in said) == (RECORDED in said)
-    assert recorded(after).state == said[STATE]
+    assert recorded_placement(after).state == said[STATE]
     assert after["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
@@ -208,7 +208,7 @@ def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:
     after = json_patch(stored, patches.taking_back(stored, unpinned(stored), BROKEN, 2))
     assert suspend(after) is True
     assert after["spec"] == waiting()["spec"]
-    assert notes(after)[TRIES] == "2"
+    assert notes(after)[TRIES_ANNOTATION] == "2"
     assert patches.tries_of(after) == 2
     assert json.loads(notes(after)[FORECAST]) == {"reason": "broken"}
 
@@ -219,20 +219,22 @@ def test_a_withdrawn_record_leaves_a_job_that_waits_and_says_why() -> None:
     )
     assert suspend(after) is True
     assert notes(after)[STATE] == "waiting"
-    assert recorded(after) == Forecast(state="waiting", cause=in_words("too slow"))
+    assert recorded_placement(after) == PlacementForecast(
+        state="waiting", cause=in_words("too slow")
+    )
 
 
 def test_holding_and_releasing_forget_how_often_it_was_tried() -> None:
     stored = running()
-    notes(stored)[TRIES] = "2"
+    notes(stored)[TRIES_ANNOTATION] = "2"
     after = json_patch(stored, patches.holding(stored, unpinned(stored)))
     assert notes(after)[STATE] == "held"
     assert suspend(after) is True
-    assert TRIES not in notes(after)
-    notes(after)[TRIES] = "3"
-    released = json_patch(after, patches.releasing(after))
+    assert TRIES_ANNOTATION not in notes(after)
+    notes(after)[TRIES_ANNOTATION] = "3"
+    released = json_patch(after, patches.releasing(after, at="2026-11-24T12:00:00Z"))
     assert notes(released)[STATE] == "waiting"
-    assert TRIES not in notes(released)
+    assert TRIES_ANNOTATION not in notes(released)
     assert suspend(released) is True
 
 
@@ -251,7 +253,7 @@ def test_jobs_of_other_queues_keep_the_suspension_that_they_have(move: str, owne
 
 
 def test_a_job_that_is_handed_over_is_suspended_only_if_its_queue_does_not_do_that() -> None:
-    said = Forecast(state="waiting", cause=in_words("Kueue decides"))
+    said = PlacementForecast(state="waiting", cause=in_words("Kueue decides"))
     form = waiting()
     for asked, left in ((True, True), (False, None)):
         after = patches.handed_over(form, said, request="{}", suspend=asked)
@@ -272,5 +274,5 @@ def test_a_job_without_annotations_gets_some() -> None:
 )
 def test_an_invalid_number_of_tries_counts_as_zero(said: str, tries: int) -> None:
     stored = waiting()
-    notes(stored)[TRIES] = said
+    notes(stored)[TRIES_ANNOTATION] = said
     assert patches.tries_of(stored) == tries

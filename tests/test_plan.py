@@ -17,9 +17,9 @@ from replacing import replace
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.local import engine as local
-from arena_topo.gang import comparison
 from arena_topo.job import Device, MPIJob, PodShape, Quantity
 from arena_topo.jobs import plan_view as screen_of
+from arena_topo.jobs.proposal import compare_schedulers, propose
 from arena_topo.layout import folded
 from arena_topo.manifests import estimates
 from arena_topo.manifests.versions import ApiVersion
@@ -53,12 +53,12 @@ def job(**more):
 
 
 def proposed(world, *, on="", **more):
-    return comparison.propose(job(**more), None, namespace="default", cluster=world, on=on)
+    return propose(job(**more), None, namespace="default", cluster=world, on=on)
 
 
 def shown(world, *, width=100, unicode=True, **more):
     found = proposed(world, **more)
-    return folded(screen_of.text(found, unicode=unicode, width=width), width)
+    return folded(screen_of.plan_text(found, unicode=unicode, width=width), width)
 
 
 # ---------------------------------------------------------------- for people
@@ -92,11 +92,13 @@ def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(p
 
 
 def test_a_scheduler_that_mixes_models_of_gpus_is_marked():
-    mixed = cluster(node("a", presets.machine("hgx-a100", "a")), node("b", V100), node("c", V100))
+    mixed = cluster(
+        node("a", presets.preset_machine("hgx-a100", "a")), node("b", V100), node("c", V100)
+    )
     said = shown(mixed, workers=2, gpus=8)
     first, spread = (line for line in said.splitlines() if re.match("  (first fit|spread)", line))
-    assert first.endswith(", mixes GPU models")
-    assert said.count("mixes GPU models") == 1 + spread.endswith(", mixes GPU models")
+    assert first.endswith(", GPUs of several models")
+    assert said.count("GPUs of several models") == 1 + spread.endswith(", GPUs of several models")
 
 
 def test_fused_pods_are_drawn_with_their_ranks_and_what_they_can_use(plan):
@@ -159,21 +161,23 @@ def test_workers_of_a_large_gang_share_a_row_for_each_node():
     world = cluster(*(node(f"hgx-{index}", HGX) for index in range(3)))
     rows = shown(world, workers=24, gpus=1).splitlines()[4:8]
     assert rows == [
-        "  0-7    hgx-0  0,1,2,3,4,5,6,7  demo-worker-0..7",
-        "  8-15   hgx-1  0,1,2,3,4,5,6,7  demo-worker-8..15",
-        "  16-23  hgx-2  0,1,2,3,4,5,6,7  demo-worker-16..23",
+        "  0-7    hgx-0  0,1,2,3,4,5,6,7 (planned)  demo-worker-0..7",
+        "  8-15   hgx-1  0,1,2,3,4,5,6,7 (planned)  demo-worker-8..15",
+        "  16-23  hgx-2  0,1,2,3,4,5,6,7 (planned)  demo-worker-16..23",
         "  GPUs are in the order of the ring, rank after rank.",
     ]
     few = cluster(*(node(f"hgx-{index}", HGX, 0b1) for index in range(17)))
-    assert "  16     hgx-16  0     demo-worker-16\n" in shown(few, workers=17, gpus=1)
+    assert "  16     hgx-16  0 (planned)  demo-worker-16\n" in shown(few, workers=17, gpus=1)
     pairs = shown(cluster(*world.nodes, node("hgx-3", HGX), node("hgx-4", HGX)), workers=20, gpus=2)
-    assert "  0-7    hgx-0  0,1 2,3 4,5 6,7  demo-worker-0..3\n" in pairs
+    assert "  0-7    hgx-0  0,1 2,3 4,5 6,7 (planned)  demo-worker-0..3\n" in pairs
 
 
 def test_a_bandwidth_that_rests_on_a_guess_is_marked_and_the_guess_is_named(plan):
     _code, out, _err = plan(RACKS, 7, 4)
-    assert "  Bandwidth   0.8 GB/s (0.4 to 1.6)*, proven best\n" in out
-    assert out.count(" 0.8*  0.4 to 1.6 ") == 4
+    assert (
+        "  Bandwidth   2.68 GB/s (1.2 to 6)*, a guess, proven best for an assumed network\n" in out
+    )
+    assert out.count(" 2.68*  1.2 to 6 ") == 4
     assert "  * assumed: a network of which nothing is known: TCP; links between GPUs" in out
     world = cluster(node("a", HGX), node("b", HGX), beyond=3.0)
     known = shown(world, workers=2, gpus=8).partition("Bus bandwidth")[2]
@@ -187,12 +191,12 @@ def test_a_bandwidth_is_shown_with_its_range_and_with_what_limits_it():
     said = shown(world, workers=4, gpus=1).partition("Bus bandwidth")[2]
     assert "  Bandwidth   5.66 GB/s (3.2 to 10), proven best\n" in said
     assert "  Limited by  TCP between the pods of one node\n" in said
-    assert "  Joined      76.8 GB/s (72.5 to 81.6), if the workers of a node shared one pod" in said
+    assert "  Joined      86.4 GB/s (75.1 to 98.4), if the workers of a node shared one pod" in said
     assert (
-        "Advice: --pod-shape fused (1 pod of 4 workers) would give 76.8 GB/s (72.5 to 81.6)" in said
+        "Advice: --pod-shape fused (1 pod of 4 workers) would give 86.4 GB/s (75.1 to 98.4)" in said
     )
     fused = shown(world, workers=4, gpus=1, pod_shape=PodShape.FUSED)
-    assert "  Bandwidth   76.8 GB/s (72.5 to 81.6), proven best\n" in fused
+    assert "  Bandwidth   86.4 GB/s (75.1 to 98.4), proven best\n" in fused
     assert "  Limited by  the NVLinks inside one node\n" in fused
     assert "Joined" not in fused
     assert "Advice" not in fused
@@ -201,8 +205,8 @@ def test_a_bandwidth_is_shown_with_its_range_and_with_what_limits_it():
 def test_gpus_that_the_kubelet_picks_are_worth_the_worst_of_them_and_the_plan_is_shown_beside(plan):
     _code, out, _err = plan(TWO_DGX_1, 1, 4)
     assert "  Bandwidth   9.97 GB/s (4.99 to 29.9)* at worst: the kubelet picks the GPUs\n" in out
-    assert "  As planned  38.4 GB/s (36.2 to 40.8)*, proven best\n" in out
-    assert "  as planned            38.4*" in out
+    assert "  As planned  43.2 GB/s (37.6 to 49.2)*, proven best\n" in out
+    assert "  as planned            43.2*" in out
 
 
 def with_nics(machine, speed=50.0):
@@ -221,7 +225,7 @@ def with_nics(machine, speed=50.0):
     return replace(machine, nics=cards, nics_assumed="")
 
 
-H100 = replace(presets.machine("hgx-h100", "hgx-h100"), nics=())
+H100 = replace(presets.preset_machine("hgx-h100", "hgx-h100"), nics=())
 
 
 @pytest.mark.parametrize(
@@ -233,12 +237,14 @@ def test_rdma_that_the_pods_are_not_given_is_advised_with_the_flag_that_asks_for
     found = proposed(world, workers=3, gpus=4)
     assert found.plan.forecast.regime == "tcp"
     (advice,) = found.advice
-    assert advice.startswith(f"{flag} would give these pods 186 GB/s (160 to 200)")
+    assert advice.startswith(f"{flag} would give these pods 186 GB/s (156 to 200)")
     asked = {"rdma": True} if flag == "--rdma" else {"device": (Device.parse(f"{offers}=1"),)}
     given = proposed(world, workers=3, gpus=4, **asked)
     assert given.advice == ()
     assert given.plan.forecast.usable == pytest.approx(186, rel=0.01)
-    assert "  Limited by  the NICs between 2 nodes: 4 of 50 GB/s a node\n" in screen_of.text(given)
+    assert "  Limited by  the NICs between 2 nodes: 4 of 50 GB/s a node\n" in screen_of.plan_text(
+        given
+    )
 
 
 def test_nics_that_no_resource_gives_to_pods_are_named_without_a_flag():
@@ -260,11 +266,11 @@ def test_a_row_that_is_wider_than_the_screen_goes_on_below():
     wide = shown(world, width=80, workers=4, gpus=8).partition("RANGE")[2]
     narrow = shown(world, width=60, workers=4, gpus=8).partition("RANGE")[2]
     assert "1.00x  4 nodes, unknown network\n" in wide
-    assert re.search(r"0.4 to 1.6  1.00x  4 nodes,\n    unknown network\n", narrow)
+    assert re.search(r"1.2 to 6  1.00x  4 nodes,\n    unknown network\n", narrow)
 
 
 def test_an_nvlink_domain_is_called_so():
-    tray = replace(presets.machine("gb200-nvl72", "gb200-nvl72"), nics=())
+    tray = replace(presets.preset_machine("gb200-nvl72", "gb200-nvl72"), nics=())
     world = cluster(
         *(node(f"tray-{at}", tray, domains=("c",)) for at in range(4)),
         tiers=(Tier(name="nvlink", bandwidth=722.0),),
@@ -289,7 +295,7 @@ def test_a_plan_and_a_forecast_of_the_same_hosts_have_the_same_figures(capfd):
         ({"workers": 2, "gpus": 8}, ("--nodes=2", "--tcp")),
         ({"workers": 2, "gpus": 8, "rdma": True}, ("--nodes=2",)),
     ):
-        planned = screen_of.value(proposed(world, **gang))["bandwidth"]
+        planned = screen_of.plan_json(proposed(world, **gang))["bandwidth"]
         forecast = said("forecast", "hgx-h100", *more, "-o=json")
         assert planned["shares"].items() <= forecast.pop("shares").items()
         del planned["shares"]
@@ -315,11 +321,11 @@ def test_what_the_pods_get_decides_and_not_what_their_gpus_could_do_in_one_pod()
     """Four pods of one node share its NIC; on four nodes each pod has a NIC of its own."""
     machine = nics_of(H100, 1, 50.0)
     world = cluster(*(node(f"n{at}", machine) for at in range(4)))
-    best = screen_of.value(proposed(world, workers=4, gpus=1, rdma=True))
+    best = screen_of.plan_json(proposed(world, workers=4, gpus=1, rdma=True))
     assert (best["proof"]["optimal"], len(best["nodes"])) == (True, 4)
     assert best["usableGBps"] == best["comparison"]["spreadGBps"]
     packed = proposed(world, on="n0/0;n0/1;n0/2;n0/3", workers=4, gpus=1, rdma=True)
-    one_node = screen_of.value(packed)
+    one_node = screen_of.plan_json(packed)
     assert one_node["usableGBps"] < best["usableGBps"] < one_node["busBandwidthGBps"]
     assert one_node["proof"]["optimal"] is False
 
@@ -341,7 +347,7 @@ def test_best_is_said_of_what_the_pods_get_and_never_of_gpus_that_they_may_not_g
 ):
     world = cluster(node("v", V100, 0b1111), *(node(f"hgx-{at}", HGX) for at in range(3)))
     found = proposed(world, workers=workers, gpus=gpus, pod_shape=shape)
-    value, text = screen_of.value(found), screen_of.text(found)
+    value, text = screen_of.plan_json(found), screen_of.plan_text(found)
     first = text.partition("  Bandwidth ")[2].partition("\n")[0]
     assert ("proven best" in first) == (value["proof"]["optimal"] is True)
 
@@ -378,14 +384,14 @@ def test_a_binding_that_nobody_could_try_is_said_to_be_unconfirmed():
     found = proposed(cluster(node("dgx-0", V100)), workers=2, gpus=4)
     assert found.plan is not None
     assert found.plan.forecast is not None
-    assert screen_of.value(found)["confirmed"] is True
+    assert screen_of.plan_json(found)["confirmed"] is True
     doubtful = replace(found.plan.forecast, binding="admission", confirmed=False)
     found = replace(found, plan=replace(found.plan, forecast=doubtful))
     said = (
         "by an admission policy, unconfirmed: whether a policy places workers could not be tried ("
     )
-    assert said in screen_of.text(found, unicode=True, width=300)
-    assert screen_of.value(found)["confirmed"] is False
+    assert said in screen_of.plan_text(found, unicode=True, width=300)
+    assert screen_of.plan_json(found)["confirmed"] is False
 
 
 # ---------------------------------------------------------------- for programs
@@ -442,7 +448,7 @@ def test_notes_are_plain_texts_in_json_and_in_yaml(words, capfd, tmp_path):
 def test_a_refusal_for_people_is_on_stderr_alone(plan, workers):
     _code, out, err = plan(TWO_DGX_1, workers, 1)
     assert out == ""
-    assert "  why:  2 nodes (dgx-0, ...): room for some of the workers, not for all" in err
+    assert "  why:  2 nodes (dgx-0, ...): room for some workers, and nowhere for the rest" in err
 
 
 def test_gpus_that_the_kubelet_picks_are_null_in_json(plan):
@@ -461,7 +467,7 @@ def test_a_single_gpu_has_no_bandwidth_in_json(plan):
         None,
     )
     assert set(said["comparison"].values()) == {None}
-    assert said["proof"] == {"optimal": True, "bound": None}
+    assert said["proof"] == {"optimal": True, "bound": None, "knownNetworks": False}
 
 
 def test_a_job_without_gpus_has_no_verdict(plan):
@@ -475,8 +481,8 @@ def test_a_job_without_gpus_has_no_verdict(plan):
 
 def test_the_cluster_without_other_jobs_gives_the_best_there_could_be():
     busy = cluster(node("dgx-0", V100, gpu_set((0, 1, 2, 4, 5))))
-    found = comparison.compare(Request(workers=4, gpus=1), busy)
-    assert found.best_empty.bandwidth.point == pytest.approx(76.8)
+    found = compare_schedulers(Request(workers=4, gpus=1), busy)
+    assert found.best_empty.bandwidth.point == pytest.approx(86.4)
     assert found.first_fit.bandwidth.point == pytest.approx(9.97, rel=0.01)
 
 
@@ -489,8 +495,27 @@ def test_what_other_choices_give_is_of_pods_of_the_same_shape(shape):
     assert first.point == pytest.approx(found.plan.forecast.usable, rel=1e-5)
 
 
+def test_where_the_gpus_are_unknown_others_count_at_their_worst_too():
+    """The kubelet picks for any scheduler: an emptier node promises no more."""
+    half = node("dgx-0", V100, gpu_set(range(8)), unattributed=4)
+    found = proposed(cluster(half, node("dgx-1", V100)), workers=1, gpus=4)
+    (worker,) = found.plan.placement.assignments
+    assert (worker.node, worker.gpus) == ("dgx-0", ())
+    compared = screen_of.plan_json(found)["comparison"]
+    assert compared == {
+        "bestNowGBps": None,
+        "bestEmptyGBps": 9.97,
+        "firstFitGBps": 9.97,
+        "spreadGBps": 9.97,
+    }
+    assert screen_of.plan_text(found).count(" 9.97   4.99 to 29.9  1.00x  one node\n") == 4
+    # Planned GPUs are compared with planned ones.
+    found = proposed(cluster(node("dgx-1", V100)), workers=1, gpus=4)
+    assert screen_of.plan_json(found)["comparison"]["spreadGBps"] == 86.4
+
+
 def test_what_never_fits_has_no_best():
-    found = comparison.compare(Request(workers=9, gpus=1), cluster(node("dgx-0", V100)))
+    found = compare_schedulers(Request(workers=9, gpus=1), cluster(node("dgx-0", V100)))
     assert (found.best_empty, found.first_fit, found.spread) == (None, None, None)
 
 
@@ -513,7 +538,7 @@ def test_what_is_advised_is_what_its_own_plan_promises_and_then_there_is_no_more
     world = cluster(*(node(f"hgx-{index}", with_nics(H100)) for index in range(2)))
     (advice,) = proposed(world, workers=8, gpus=2, rdma=True).advice
     fused = proposed(world, workers=8, gpus=2, rdma=True, pod_shape=PodShape.FUSED)
-    assert advice.endswith(f"would give {estimates.recorded(fused.plan.forecast)}")
+    assert advice.endswith(f"would give {estimates.recorded_estimate(fused.plan.forecast)}")
     assert fused.advice == ()
 
 
@@ -539,9 +564,9 @@ def test_workers_with_a_node_each_need_no_advice():
 
 
 def test_an_engine_whose_workers_reach_each_other_directly_needs_no_advice():
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
-    found = comparison.propose(job(workers=4, gpus=1), backend, namespace="default")
-    assert (found.advice, found.plan.forecast.usable) == ((), pytest.approx(76.8))
+    backend = local.open_local(Options(backend="local", emulate="dgx-1-v100"))
+    found = propose(job(workers=4, gpus=1), backend, namespace="default")
+    assert (found.advice, found.plan.forecast.usable) == ((), pytest.approx(86.4))
 
 
 # ---------------------------------------------------------------- by numbers alone
@@ -583,9 +608,7 @@ def test_counting_refuses_what_numbers_cannot_tell(plan, limit):
 def test_the_version_asked_for_decides_what_the_plan_can_promise():
     world = cluster(node("hgx-0", HGX, dedicated=True))
     planned = {
-        api: comparison.propose(
-            job(workers=1, gpus=4), None, namespace="default", api=api, cluster=world
-        )
+        api: propose(job(workers=1, gpus=4), None, namespace="default", api=api, cluster=world)
         for api in (ApiVersion.V2BETA1, ApiVersion.V1ALPHA1)
     }
     assert [one.plan.binding.guarantee for one in planned.values()] == ["gpus", "node"]

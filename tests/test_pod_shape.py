@@ -30,11 +30,12 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.pinning import visible
-from arena_topo.manifests.render import plan as build
-from arena_topo.manifests.requests import job_of, requested
+from arena_topo.manifests.pins import visible
+from arena_topo.manifests.render import build_plan as build
+from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict
+from arena_topo.solver.door import place
 from arena_topo.topology import Cluster, Tier
 
 
@@ -233,7 +234,7 @@ def test_the_shape_is_the_best_of_all_that_fit(world: Cluster, workers: int, gpu
     ranked = {}
     for each in found:
         one = replace(job, workers=workers // each, gpus=gpus * each)
-        worth = value(request_of(one, world), world)
+        worth = value(replace(request_of(one, world), blind=False), world)
         assert worth is not None
         ranked[each] = (worth, -each)
     assert workers // made.workers == min(ranked, key=lambda each: ranked[each])
@@ -290,7 +291,7 @@ def test_the_forecast_is_that_of_the_shape_that_runs():
 
 
 def test_the_local_engine_fuses_workers_as_well():
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
+    backend = local.open_local(Options(backend="local", emulate="dgx-1-v100"))
     made = plan(a_job(image="local"), backend, namespace="default")
     assert of_shape(made.job) == (1, 4)
     assert made.objects[0]["spec"]["slotsPerWorker"] == 4
@@ -324,7 +325,7 @@ def test_a_quantity_times_a_number_is_exact(whole: int, part: int, suffix: str):
     ],
 )
 def test_the_number_of_ranks_is_read_where_the_command_says_it(command: str, number: int):
-    assert shape.ranks(command) == number
+    assert shape.ranks_of_command(command) == number
 
 
 @pytest.mark.parametrize(
@@ -350,13 +351,13 @@ def test_the_number_of_ranks_is_read_where_the_command_says_it(command: str, num
     ],
 )
 def test_a_number_of_ranks_that_is_in_doubt_is_not_read(command: str):
-    assert shape.ranks(command) is None
+    assert shape.ranks_of_command(command) is None
 
 
 @given(st.text(alphabet=" \n\t'\"\\;&|()<>#$=:-npmirunx04", max_size=40))
 def test_reading_a_command_never_fails(command: str):
-    shape.ranks(command)
-    shape.ranks("mpirun " + command)
+    shape.ranks_of_command(command)
+    shape.ranks_of_command("mpirun " + command)
 
 
 def planned(**said: Any) -> tuple[str, ...]:
@@ -470,7 +471,7 @@ def test_whoever_starts_a_job_later_keeps_its_workers_apart_as_well(api: ApiVers
 
 
 def test_the_local_engine_runs_no_sshd_that_could_be_in_the_way():
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
+    backend = local.open_local(Options(backend="local", emulate="dgx-1-v100"))
     job = a_job(image="local", host_network=True, pod_shape=PodShape.SEPARATE)
     made = plan(job, backend, namespace="default")
     assert len(set(nodes_used(made))) == 1
@@ -525,7 +526,7 @@ def test_auto_says_what_was_asked_and_what_is_used_and_is_read_back_as_that():
     assert of_shape(made.job) == (1, 4)
     notes = made.objects[0]["metadata"]["annotations"]
     assert notes["arena-topo.io/asked-pod-shape"] == "auto"
-    assert json.loads(requested(made.job))["podShape"] == "fused"
+    assert json.loads(request_annotation(made.job))["podShape"] == "fused"
     apart = plan(
         automatic(workers=2, gpus=8),
         None,
@@ -533,7 +534,7 @@ def test_auto_says_what_was_asked_and_what_is_used_and_is_read_back_as_that():
         cluster=cluster(node("a", HGX), node("b", HGX)),
     )
     assert apart.objects[0]["metadata"]["annotations"]["arena-topo.io/asked-pod-shape"] == "auto"
-    assert "podShape" not in json.loads(requested(apart.job))
+    assert "podShape" not in json.loads(request_annotation(apart.job))
 
 
 @pytest.mark.parametrize(
@@ -725,8 +726,8 @@ def test_fused_pods_that_would_be_fast_enough_later_are_refused_for_now():
     refused = refusal(busy, min_bandwidth=50.0)
     assert str(refused) == "4 workers x 1 GPU in 1 pod of 4 cannot be placed now"
     assert refused.verdict is Verdict.NOT_NOW
-    assert refused.nearest == "fits now with --min-bandwidth 38.4; or when GPU 0 of node a is free"
-    assert plan(a_job(min_bandwidth=38.4), None, namespace="n", cluster=busy).placement
+    assert refused.nearest == "fits now with --min-bandwidth 43.2; or when GPU 0 of node a is free"
+    assert plan(a_job(min_bandwidth=43.2), None, namespace="n", cluster=busy).placement
     freed = cluster(node("a", V100, 0b11011111, dedicated=True))
     assert plan(a_job(min_bandwidth=50.0), None, namespace="n", cluster=freed).placement
 
@@ -747,7 +748,7 @@ def test_fused_pods_that_are_never_fast_enough_hear_what_fused_pods_get():
     idle = cluster(node("a", V100, dedicated=True))
     refused = refusal(idle, min_bandwidth=90.0)
     assert refused.verdict is Verdict.NEVER
-    assert refused.nearest == "fits now with --min-bandwidth 76.8"
+    assert refused.nearest == "fits now with --min-bandwidth 86.4"
 
 
 @pytest.mark.parametrize("free", [0b11110110, 0b11011110])

@@ -36,7 +36,7 @@ def api() -> Iterator[FakeApi]:
 
 def asked(api: FakeApi, tmp_path: Path, namespace: str = "team-a", **said: Any) -> Mechanisms:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = engine.open_backend(Options(kubeconfig=config, **said))
+    backend = engine.open_kubernetes(Options(kubeconfig=config, **said))
     # The version of MPIJob is known by the time anybody asks how to bind one.
     backend.api_version()
     api.requests.clear()
@@ -143,7 +143,7 @@ def test_a_gang_is_not_held_back_by_groups_of_a_version_that_nobody_here_can_wri
     assert note.startswith("the cluster serves no PodGroup of scheduling.k8s.io in v1beta1 or ")
 
 
-def test_a_policy_for_an_older_map_does_not_count(api, tmp_path):
+def test_a_policy_for_another_map_does_not_count(api, tmp_path):
     api.mutators = [policy(INLINE, "true", placing)]
     assert asked(api, tmp_path).admission is False
 
@@ -209,7 +209,7 @@ def test_the_probe_is_admitted_where_pods_are_restricted_and_must_say_what_they_
 
 def installed(api: FakeApi) -> None:
     """Store the policies as an administrator would."""
-    policies = install.objects(install.Installation(image="any", gang=True))
+    policies = install.installation_objects(install.Installation(image="any", gang=True))
     for one in policies:
         if one["kind"].startswith("MutatingAdmissionPolicy"):
             api.add(one)
@@ -254,7 +254,7 @@ def test_workers_of_a_placed_template_get_their_places_from_the_printed_policies
             tier="node",
             proof=Proof(optimal=True, bound=1.0),
         )
-        made = render.plan(
+        made = render.build_plan(
             MPIJob(name=name, image="i", command="c", gpus=2, workers=3, gputopology=True),
             namespace="team-a",
             api=ApiVersion.V2BETA1,
@@ -435,7 +435,7 @@ def test_a_namespace_that_is_not_there_is_a_note_and_not_the_end(api, tmp_path):
 def test_a_caller_whom_the_server_does_not_know_is_an_error(api, tmp_path):
     config = kubeconfig(tmp_path / "config", api.url, user={"token": "stale"})
     api.tokens["fresh"] = "alice"
-    backend = engine.open_backend(Options(kubeconfig=config))
+    backend = engine.open_kubernetes(Options(kubeconfig=config))
     with pytest.raises(AccessDenied, match="does not know who is asking"):
         backend.mechanisms("team-a")
 
@@ -589,10 +589,10 @@ def test_only_v1alpha1_is_known_not_to_suspend(api, tmp_path):
 def test_a_cluster_without_an_operator_can_be_asked_all_the_same(api, tmp_path):
     api.versions = []
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    assert engine.open_backend(Options(kubeconfig=config)).mechanisms("team-a").suspends
+    assert engine.open_kubernetes(Options(kubeconfig=config)).mechanisms("team-a").suspends
 
 
 def test_the_local_engine_needs_no_mechanism(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    backend = local.open_local(Options(backend="local", emulate="dgx-1-v100:2"))
     assert backend.mechanisms("default") == Mechanisms()

@@ -19,7 +19,7 @@ from replacing import replace
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection, engine, prometheus
-from arena_topo.engines.kubernetes.transport import Pool
+from arena_topo.engines.kubernetes.transport import ConnectionPool
 from arena_topo.engines.metrics import GpuSample
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ KNOWN = "what GPUs do is not known: "
 
 @pytest.fixture(autouse=True)
 def _no_prometheus(monkeypatch: pytest.MonkeyPatch):
-    for name in (prometheus.ADDRESS, prometheus.TOKEN, "HTTP_PROXY", "http_proxy"):
+    for name in (prometheus.ADDRESS_VARIABLE, prometheus.TOKEN, "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -41,17 +41,20 @@ def api() -> Iterator[FakeApi]:
 
 def opened(api: FakeApi, folder: Path, **said: Any) -> engine.KubernetesBackend:
     config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
-    return engine.open_backend(Options(kubeconfig=config, **said))
+    return engine.open_kubernetes(Options(kubeconfig=config, **said))
 
 
-def service(api: FakeApi, behind: FakePrometheus) -> None:
-    meta = {
-        "name": "prom",
-        "namespace": "kube-system",
-        "labels": {"kubernetes.io/service-name": "prometheus-server"},
-    }
+def service(
+    api: FakeApi,
+    behind: FakePrometheus,
+    namespace: str = "kube-system",
+    label: str = "kubernetes.io/service-name=prometheus-server",
+) -> None:
+    if api.find("Namespace", namespace, "") is None:
+        api.add({"kind": "Namespace", "metadata": {"name": namespace}})
+    meta = {"name": "prom", "namespace": namespace, "labels": dict([label.split("=")])}
     api.add({"kind": "Service", "metadata": meta, "spec": {"ports": [{"port": 9090}]}})
-    api.behind["kube-system", "prom"] = behind
+    api.behind[namespace, "prom"] = behind
 
 
 def asked(backend: engine.KubernetesBackend) -> tuple[tuple[GpuSample, ...], list[str]]:
@@ -114,11 +117,17 @@ def dripping() -> Iterator[Callable[..., Dripping]]:
         one.close()
 
 
+@pytest.mark.parametrize("drip", [(JSON, b" "), (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n")])
 def test_an_answer_that_comes_byte_by_byte_is_given_up_like_none(
-    api: FakeApi, tmp_path: Path, dripping: Any, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi,
+    tmp_path: Path,
+    dripping: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    drip: tuple[bytes, bytes],
 ):
-    monkeypatch.setattr(prometheus, "PATIENCE", 0.4)
-    slow = dripping(JSON)
+    monkeypatch.setattr(prometheus, "PROMETHEUS_TIMEOUT", 0.4)
+    head, drop = drip
+    slow = dripping(head, drop=drop)
     found, heard = asked(opened(api, tmp_path, prometheus_address=slow.url))
     assert found == ()
     (said,) = heard
@@ -128,14 +137,14 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up_like_none(
 def test_behind_the_api_server_a_slow_answer_is_given_up_too(
     api: FakeApi, tmp_path: Path, dripping: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(prometheus, "PATIENCE", 0.4)
+    monkeypatch.setattr(prometheus, "PROMETHEUS_TIMEOUT", 0.4)
     service(api, FakePrometheus())
     backend = opened(api, tmp_path)
     asked(backend)
     # From here on whatever answers at its address takes for ever.
     slow = dripping(JSON)
     backend.api.access = replace(backend.api.access, server=slow.url)
-    backend.api._pool = Pool(backend.api.access)
+    backend.api._pool = ConnectionPool(backend.api.access)
     _, heard = asked(backend)
     (said,) = heard
     assert said.startswith(f"{KNOWN}{slow.url} did not answer in time")
@@ -144,8 +153,8 @@ def test_behind_the_api_server_a_slow_answer_is_given_up_too(
 def test_an_answer_without_end_is_not_kept(
     api: FakeApi, tmp_path: Path, dripping: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connection, "MOST", MIB)
-    monkeypatch.setattr(prometheus, "PATIENCE", 60.0)
+    monkeypatch.setattr(connection, "MAX_RESPONSE_BYTES", MIB)
+    monkeypatch.setattr(prometheus, "PROMETHEUS_TIMEOUT", 60.0)
     flood = dripping(JSON, drop=b" " * MIB, every=0.0)
     _, heard = asked(opened(api, tmp_path, prometheus_address=flood.url))
     (said,) = heard
@@ -232,6 +241,32 @@ def test_no_token_is_sent_on_to_where_an_answer_points(
         _, heard = asked(opened(api, tmp_path, prometheus_address=address))
     assert heard == [f"{KNOWN}{address} answers 307 Elsewhere"]
     assert served.headers == []
+
+
+# Whom to believe.
+
+
+def test_a_prometheus_of_the_cluster_is_asked_before_that_of_a_tenant(api: FakeApi, tmp_path: Path):
+    tenants, clusters = FakePrometheus(), FakePrometheus()
+    tenants.arenas("p", "n", (0, 99.0, 2))
+    clusters.arenas("p", "n", (0, 1.0, 2))
+    service(api, tenants, "a-team", prometheus.SERVICES[0][0])
+    service(api, clusters, "monitoring", "operated-prometheus=true")
+    found, heard = asked(opened(api, tmp_path))
+    assert ([one.duty_cycle for one in found], heard) == ([1.0], [])
+
+
+def test_a_prometheus_of_a_tenant_is_not_believed_without_a_word(api: FakeApi, tmp_path: Path):
+    tenants = FakePrometheus()
+    tenants.arenas("p", "n", (0, 99.0, 2))
+    service(api, tenants, "a-team")
+    found, heard = asked(opened(api, tmp_path))
+    assert [one.duty_cycle for one in found] == [99.0]
+    [said] = heard
+    assert said == (
+        "the load of GPUs is from service prom of namespace a-team; set PROMETHEUS_ADDRESS if that"
+        " is not the cluster's Prometheus"
+    )
 
 
 # What is asked only once.
@@ -347,7 +382,7 @@ def test_a_bad_address_does_not_keep_top_node_from_showing_nodes(
     api: FakeApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     api.add(node("node-a", gpus=2))
-    monkeypatch.setenv(prometheus.ADDRESS, "http://me:secret@[::1")
+    monkeypatch.setenv(prometheus.ADDRESS_VARIABLE, "http://me:secret@[::1")
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     assert cli.run(["--kubeconfig", config, "top", "node", "-d", "--metric", "-o", "json"]) == 0
     out, err = capfd.readouterr()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from http.client import IncompleteRead
+from http.client import HTTPException
 from pathlib import Path
 
 import clusters
@@ -14,7 +14,7 @@ from wire_objects import config_map, made, names
 
 pytestmark = pytest.mark.cluster
 
-BROKEN = (ConnectionError, IncompleteRead)
+BROKEN = (ConnectionError, HTTPException)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from fake_cluster import FakeCluster
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.gang import submission
-from arena_topo.gang.fairness import STALE
+from arena_topo.gang.fairness import STALE_RECORD_SECONDS
+from arena_topo.gang.resume import resume_job
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, published
@@ -99,7 +99,7 @@ class World:
         self.config = kubeconfig(folder / "config", self.api.url, user={"username": "alice"})
 
     def backend(self) -> kubernetes.KubernetesBackend:
-        return kubernetes.open_backend(Options(kubeconfig=self.config))
+        return kubernetes.open_kubernetes(Options(kubeconfig=self.config))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -165,10 +165,10 @@ def test_many_processes_place_more_gangs_than_there_is_room_for(
     assert {name for name, line in said.items() if line["waits"] is None} == states["run"]
     backend = world.backend()
     for name in sorted(states["wait"])[: room - len(states["run"])]:
-        assert submission.resume(backend, name, "default").resumed, name
+        assert resume_job(backend, name, "default").resumed, name
     held = [place for name in world.states()["run"] for place in workers_of(world.jobs()[name])]
     assert len(held) == 2 * room
-    assert not submission.resume(backend, min(world.states()["wait"]), "default").resumed
+    assert not resume_job(backend, min(world.states()["wait"]), "default").resumed
     assert world.api.twice == []
 
 
@@ -190,17 +190,17 @@ def test_processes_that_are_killed_after_each_of_their_requests_lose_nothing(
     left = world.states()["else"]
     assert left, "some were killed between their record and its use"
     # The clock may have been fast when the youngest record was written, and be slow now.
-    world.api.skew = STALE + 2 * OFF + 2
+    world.api.skew = STALE_RECORD_SECONDS + 2 * OFF + 2
     backend = world.backend()
     for name in sorted(world.jobs()):
         if name.startswith("dead"):
-            submission.resume(backend, name, "default")
+            resume_job(backend, name, "default")
             assert world.states()["else"] == set(), "whoever comes first frees what was left"
     assert world.api.twice == []
     for name in sorted(name for name in world.jobs() if name.startswith("dead")):
         backend.delete(name, "default")
     for name in sorted(world.states()["wait"]):
-        submission.resume(backend, name, "default")
+        resume_job(backend, name, "default")
     assert world.states() == {
         "run": {f"gang-{index}" for index in range(10)},
         "wait": set(),

@@ -14,14 +14,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from replacing import replace
 
-from arena_topo.bandwidth import Facts
+from arena_topo.bandwidth import MachineFacts
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.gang.planning import plan
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import view
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.solver import Placement, Request, Unplaceable, place
+from arena_topo.solver import Placement, Request, Unplaceable
+from arena_topo.solver.door import place
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, Machine, Tier, count
 
@@ -88,7 +89,7 @@ def joints(machine: Machine, groups: Sequence[tuple[int, ...]]) -> float:
     Workers of a single GPU make one ring; there that is the slowest link of the ring.
     """
     following = (*groups[1:], groups[0])
-    rates = Facts(machine).rates
+    rates = MachineFacts(machine).rates
     return min(rates[one[-1]][other[0]] for one, other in zip(groups, following, strict=True))
 
 
@@ -155,13 +156,13 @@ def status(workers: str, **more: Any) -> JobStatus:
         "created": 0.0,
         "finished": 60.0,
         "request_gpus": 8,
-        "forecast": Forecast(state="placed", workers=parse_map(workers)),
+        "forecast": PlacementForecast(state="placed", workers=parse_map(workers)),
     }
     return JobStatus(**(facts | more))
 
 
 def table(job: JobStatus) -> list[str]:
-    lines = view.job(job, now=60.0).splitlines()
+    lines = view.job_text(job, now=60.0).splitlines()
     start = lines.index("Placement:")
     return [line.rstrip() for line in lines[start + 1 :]]
 
@@ -225,5 +226,5 @@ def test_what_a_plan_promises_is_what_the_job_shows_afterwards():
     )
     made = plan(job, None, namespace="default", cluster=world)
     later = status("a/0", forecast=made.forecast, request_gpus=16, phase=Phase.FAILED)
-    shown = view.placement(made.forecast, "demo", slots=4).splitlines()[1:6]
+    shown = view.placement_rows(made.forecast, "demo", slots=4).splitlines()[1:6]
     assert table(replace(later, instances=()))[:5] == [line.rstrip() for line in shown]

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.lines import Line, Source
-from arena_topo.engines.tagging import Tagging, tagging
+from arena_topo.engines.rank_tags import Tagging, tagging
 from arena_topo.errors import UsageError
 from arena_topo.joblogs.ranks import (
     LineAttributor,
-    Only,
     Speaker,
-    chosen,
-    only,
+    SpeakerSelection,
+    is_selected,
+    parse_only,
     ranks_of,
     wants,
 )
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 
 LAUNCHER = Source(pod="demo-launcher", chief=True)
 
@@ -172,16 +172,19 @@ def test_without_tags_a_line_of_the_launcher_stays_as_it_is():
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["launcher"], Only(launcher=True)),
-        (["rank:0-3,7"], Only(ranks=((0, 3), (7, 7)))),
-        (["worker:2"], Only(workers=((2, 2),))),
-        (["rank:1", "worker:0", "rank:5-5"], Only(ranks=((1, 1), (5, 5)), workers=((0, 0),))),
-        (["rank:3-1"], Only(ranks=((1, 3),))),
-        (["rank:0-999999999"], Only(ranks=((0, 999999999),))),
+        (["launcher"], SpeakerSelection(launcher=True)),
+        (["rank:0-3,7"], SpeakerSelection(ranks=((0, 3), (7, 7)))),
+        (["worker:2"], SpeakerSelection(workers=((2, 2),))),
+        (
+            ["rank:1", "worker:0", "rank:5-5"],
+            SpeakerSelection(ranks=((1, 1), (5, 5)), workers=((0, 0),)),
+        ),
+        (["rank:3-1"], SpeakerSelection(ranks=((1, 3),))),
+        (["rank:0-999999999"], SpeakerSelection(ranks=((0, 999999999),))),
     ],
 )
 def test_only_names_ranks_workers_and_the_launcher(words, found):
-    assert only(words) == found
+    assert parse_only(words) == found
 
 
 @pytest.mark.parametrize(
@@ -200,45 +203,47 @@ def test_only_names_ranks_workers_and_the_launcher(words, found):
 )
 def test_what_only_cannot_mean_is_told_with_what_could_be_meant(word):
     with pytest.raises(UsageError) as wrong:
-        only([word])
+        parse_only([word])
     assert wrong.value.message == f"--only {word!r}: expected rank:N, worker:N or launcher"
     assert wrong.value.hint == "such as rank:0-3,7 or worker:2"
 
 
 def test_ranks_are_read_where_they_speak():
     """In the launcher's log, by their tags, and in the log of their own pod."""
-    one = only(["rank:9"])
+    one = parse_only(["rank:9"])
     assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
         True,
         False,
         True,
     ]
     assert wants(one, worker(0), None)
-    assert chosen(one, Speaker(source=LAUNCHER, rank=9, tagged=True), 8)
-    assert not chosen(one, Speaker(source=LAUNCHER, rank=8, tagged=True), 8)
-    assert not chosen(one, Speaker(source=LAUNCHER), 8)
-    assert chosen(one, Speaker(source=worker(1), ranks=(8, 15)), 8)
+    assert is_selected(one, Speaker(source=LAUNCHER, rank=9, tagged=True), 8)
+    assert not is_selected(one, Speaker(source=LAUNCHER, rank=8, tagged=True), 8)
+    assert not is_selected(one, Speaker(source=LAUNCHER), 8)
+    assert is_selected(one, Speaker(source=worker(1), ranks=(8, 15)), 8)
 
 
 def test_a_worker_is_its_pod_and_its_ranks_in_the_launchers_log():
-    one = only(["worker:1"])
+    one = parse_only(["worker:1"])
     assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
         True,
         False,
         True,
     ]
-    assert chosen(one, Speaker(source=LAUNCHER, rank=15, tagged=True), 8)
-    assert not chosen(one, Speaker(source=LAUNCHER, rank=16, tagged=True), 8)
+    assert is_selected(one, Speaker(source=LAUNCHER, rank=15, tagged=True), 8)
+    assert not is_selected(one, Speaker(source=LAUNCHER, rank=16, tagged=True), 8)
 
 
 def test_the_launcher_is_all_that_its_log_says():
-    one = only(["launcher"])
+    one = parse_only(["launcher"])
     assert not wants(one, worker(0), 8)
-    assert chosen(one, Speaker(source=LAUNCHER), 8)
-    assert chosen(one, Speaker(source=LAUNCHER, rank=3, tagged=True), 8)
+    assert is_selected(one, Speaker(source=LAUNCHER), 8)
+    assert is_selected(one, Speaker(source=LAUNCHER, rank=3, tagged=True), 8)
 
 
-def status(*, gpus: int = 0, workers: int = 0, forecast: Forecast | None = None) -> JobStatus:
+def status(
+    *, gpus: int = 0, workers: int = 0, forecast: PlacementForecast | None = None
+) -> JobStatus:
     pods = (
         Instance(name=f"w{index}", status="Running", created=0.0, worker=index)
         for index in range(workers)

@@ -29,6 +29,24 @@ def test_where_something_is_missing_one_line_says_what_and_nothing_is_built(tmp_
     assert list(tmp_path.iterdir()) == [nothing]
 
 
+def test_a_component_that_ends_at_its_start_ends_the_run_at_once_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.syspath_prepend(str(HERE))
+    session = importlib.import_module("session")
+    plane = importlib.import_module("controlplane").ControlPlane(tmp_path, tmp_path)
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / "operator").open("wb") as log:
+        refuses = "echo 'unknown flag: --lock-namespace'; exit 2"
+        plane.running["operator"] = subprocess.Popen(["sh", "-c", refuses], stdout=log)
+    tests = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert session.tested(plane, tests, {}) == 1
+    said = "error: operator ended with 2:\nunknown flag: --lock-namespace\n"
+    assert said in capfd.readouterr().err
+    plane.running.clear()
+    assert session.tested(plane, [sys.executable, "-c", "raise SystemExit(5)"], {}) == 5
+
+
 def test_all_modules_of_kubernetes_are_of_one_release():
     text = (HERE / "controlplane" / "go.mod").read_text()
     [release] = re.findall(r"k8s\.io/kubernetes v1\.(\d+\.\d+)$", text, re.MULTILINE)

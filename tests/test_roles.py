@@ -16,10 +16,10 @@ from fake_cluster import FakeCluster
 
 from arena_topo import cli
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes import engine, watching
+from arena_topo.engines.kubernetes import engine, watch_cache
 from arena_topo.engines.kubernetes.admin import Administration
 from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.publishing import Report, Reports
+from arena_topo.engines.kubernetes.topology_report import AgentReport, Reports
 from arena_topo.engines.machines import publishing
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import MAP, install
@@ -35,7 +35,7 @@ RBAC = "rbac.authorization.k8s.io"
 def api():
     """A cluster with everything installed, and people with one role each."""
     fake = FakeApi()
-    for one in install.objects(Installation(image="any", gang=True)):
+    for one in install.installation_objects(Installation(image="any", gang=True)):
         fake.add(one)
     for who, role, space in (
         ("sub", install.SUBMITTER, "team-a"),
@@ -218,7 +218,7 @@ def test_a_role_may_not_do_more(api, who, said, space):
 
 def test_with_the_option_for_ack_the_controller_may_write_there(api):
     assert not allowed(api, CTL, "create configmaps", "kube-system")
-    for one in install.objects(Installation(image="any", ack=True)):
+    for one in install.installation_objects(Installation(image="any", ack=True)):
         if one["kind"] == "Role" and one["metadata"]["namespace"] == "kube-system":
             with api.edit("Role", one["metadata"]["name"], "kube-system") as stored:
                 stored["rules"] = one["rules"]
@@ -230,7 +230,7 @@ def test_with_the_option_for_ack_the_controller_may_write_there(api):
 @pytest.mark.usefixtures("api")
 def test_who_asks_the_server_is_told_the_same(config):
     """The reviews that `check` asks for, and the requests themselves."""
-    admin = Administration(engine.open_backend(Options(kubeconfig=config("sub"))))
+    admin = Administration(engine.open_kubernetes(Options(kubeconfig=config("sub"))))
     for one in install.rights(install.SUBMITTER):
         assert admin.allowed(one, "team-a"), str(one)
     assert not admin.allowed(Right(verb="list", group="", resource="nodes", everywhere=True), "x")
@@ -379,9 +379,9 @@ def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena
 
 def test_the_controller_may_watch_whatever_it_reads(api, config, monkeypatch):
     """What it may list and not watch would be listed once a minute for ever."""
-    monkeypatch.setattr(watching, "ASK_AGAIN", 0.01)
+    monkeypatch.setattr(watch_cache, "ASK_AGAIN", 0.01)
     api.kueue = api.topologies = ["v1beta2"]
-    queue = engine.open_backend(Options(kubeconfig=config(CTL))).queue
+    queue = engine.open_kubernetes(Options(kubeconfig=config(CTL))).queue
     queue.watch(lambda: None)
     try:
         assert queue.read().unread == ()
@@ -533,7 +533,7 @@ def test_an_agent_publishes_its_own_node_and_does_so_again(api, config, on_node)
     machine = publishing("n1", preset="dgx-1-v100").machine
     reports = Reports(Connection(Options(kubeconfig=config(AGENT))), "n1")
     reports.read()
-    reports.write(Report(machine=machine, healthy=machine.everything), 1.0)
+    reports.write(AgentReport(machine=machine, healthy=machine.everything), 1.0)
     stored = api.find("ConfigMap", "n1-gpu-topology", SYSTEM)
     assert stored is not None
     assert "linkType" in stored["data"]
@@ -571,7 +571,7 @@ def test_the_policy_of_the_agent_is_for_the_agent_alone(api, config):
 
 
 def test_in_kube_system_the_controller_writes_topology_and_nothing_else(api, config):
-    for one in install.objects(Installation(image="any", ack=True)):
+    for one in install.installation_objects(Installation(image="any", ack=True)):
         name, space = one["metadata"]["name"], one["metadata"].get("namespace")
         if one["kind"].startswith("ValidatingAdmissionPolicy") and name == CTL:
             api.add(one)

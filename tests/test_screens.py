@@ -19,6 +19,7 @@ from fake_terminal import FakeTerminal, Running
 from prompt import prepared
 
 from arena_topo.cli import live
+from arena_topo.cli.console import Console
 from arena_topo.topology import presets, published
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ def cluster(tmp_path):
     one = FakeCluster(api)
     for index in range(2):
         one.node(f"node-{index}", 8)
-        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        machine = presets.preset_machine("dgx-1-v100", f"node-{index}")
         api.add(published.config_map(machine, machine.everything))
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     one.env = {**TERMINAL, "KUBECONFIG": str(config), "HOME": str(tmp_path)}
@@ -459,7 +460,8 @@ def test_what_a_job_waits_for_that_is_started_again_is_shown_in_its_place(cluste
         assert arena(cluster, "suspend", "demo").returncode == 0
     cluster.sshd = False
     cluster.images["i"] = 600.0
-    again = Running([verb, "demo", "--wait"], cluster.env, columns=100, rows=40)
+    line = [verb, "demo", "--wait", *(("-y", "--force") if verb == "replan" else ())]
+    again = Running(line, cluster.env, columns=100, rows=40)
     again.until(lambda screen: re.search(r"^\S demo is starting: ", screen.visible, re.MULTILINE))
     assert sum("demo is starting" in one for one in again.screen.lines) == 1
     again.program.sendintr()
@@ -494,7 +496,7 @@ def test_what_goes_into_a_pipe_stays_out_of_the_screen(monkeypatch):
     with (
         os.fdopen(outer, "rb"),
         os.fdopen(inner, "w", encoding="utf-8") as stream,
-        live.live(stream, lambda _columns: "live"),
+        live.live(Console(), stream, lambda _columns: "live"),
     ):
         sys.stdout.write("data\n")
     assert piped.getvalue() == "data\n"

@@ -16,7 +16,7 @@ from fake_schema import faults, schema, unknown
 from flag_cases import FILE, Case
 
 from arena_topo import cli
-from arena_topo.engines.kubernetes.writing import path_of
+from arena_topo.engines.kubernetes.job_writer import path_of
 from arena_topo.manifests.versions import ApiVersion
 
 TESTS = Path(__file__).parent

@@ -21,7 +21,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import mpijob, podlog
 from arena_topo.engines.kubernetes.mpijob import job_status
-from arena_topo.engines.kubernetes.shapes import bare, oddity
+from arena_topo.engines.kubernetes.shapes import common_fields, oddity
 from arena_topo.job import MPIJob
 
 Run = Callable[..., tuple[int, str, str]]
@@ -141,7 +141,7 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     mine = [pod for pod in pods if mpijob.belongs(pod, job)]
     mpijob.is_arenas(job)
     job_status(job, mine)
-    job_status(bare(job), [])
+    job_status(common_fields(job), [])
     for pod in pods:
         slim = podlog.slim(pod)
         podlog.sight(slim, podlog.main_container(slim) or "")
@@ -204,7 +204,7 @@ def test_threads_may_look_at_their_first_objects_at_the_same_time():
 def config(api: FakeApi, tmp_path: Path) -> str:
     """A kubeconfig for a server with a running job `demo`."""
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
     backend.apply(planned(backend, MPIJob(name="demo", command="true", image="i", workers=1)))
     FakeOperator(api).start("demo")
     return config

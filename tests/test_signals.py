@@ -16,10 +16,11 @@ from prompt import prepared
 from proxy import Proxy, Trouble
 from worlds import living_world, local_world
 
-from arena_topo.cli import stopping
+from arena_topo.cli import interruption
+from arena_topo.cli.interruption import Interruption
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.engines import Phase
-from arena_topo.engines.tidying import undisturbed
+from arena_topo.engines.rollback_time import undisturbed
 from arena_topo.errors import NotFound
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -387,28 +388,28 @@ def test_a_signal_just_before_the_end_of_the_time_leaves_room_to_tidy_up(living)
 
 
 def test_an_alarm_rings_after_tidying_up_and_not_while_it_lasts():
-    stopping.limit(0.0)
+    Interruption().set_deadline(0.0)
     begun = time.monotonic()
     try:
         with undisturbed(600):
             # The alarm was due after half a second.
             time.sleep(0.8)
             tidied = True
-        with pytest.raises(stopping.OutOfTime):
+        with pytest.raises(interruption.OutOfTime):
             time.sleep(600)
     finally:
-        stopping.unlimited()
+        Interruption().remove_deadline()
     assert tidied
     assert time.monotonic() - begun < 60
 
 
 def test_tidying_up_is_left_when_its_own_time_is_over():
-    stopping.limit(0.0)
+    Interruption().set_deadline(0.0)
     try:
-        with pytest.raises(stopping.OutOfTime), undisturbed(0.7):
+        with pytest.raises(interruption.OutOfTime), undisturbed(0.7):
             time.sleep(600)
     finally:
-        stopping.unlimited()
+        Interruption().remove_deadline()
 
 
 def test_tidying_up_without_an_alarm_sets_none():
@@ -450,6 +451,15 @@ def test_a_log_whose_server_hangs_is_left_with_the_words_that_need_no_answer(liv
         until(lambda: any("/log?" in one for one in living.proxy.requests))
         living.proxy.slow(".", 600, times=100)
         assert interrupted(follows) == (130, GOES_ON)
+
+
+def test_the_reason_of_a_job_that_runs_does_not_wait_for_a_log_that_does_not_come(living):
+    living.submit()
+    living.world.start("demo")
+    living.proxy.slow("/log", 600, times=100)
+    line = [*living.words, "why", "demo", "--request-timeout=0"]
+    done = program.run(line, text=True, timeout=10)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "demo: RUNNING")
 
 
 @pytest.mark.parametrize("words", [("get", "-w"), ("logs", "-f"), ("replan",)])
@@ -509,18 +519,18 @@ def test_a_terminal_that_was_closed_is_no_mistake(local_place):
 
 
 def test_a_block_is_left_when_its_time_is_over_and_the_limit_goes_on_after_it():
-    stopping.limit(0.1)
+    Interruption().set_deadline(0.1)
     try:
-        with stopping.briefly(0.05):
+        with interruption.within_seconds(0.05):
             time.sleep(600)
-        with pytest.raises(stopping.OutOfTime):
+        with pytest.raises(interruption.OutOfTime):
             time.sleep(600)
     finally:
-        stopping.unlimited()
+        Interruption().remove_deadline()
 
 
 def test_a_block_that_ends_in_time_is_left_by_no_alarm():
-    with stopping.briefly(600):
+    with interruption.within_seconds(600):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -529,8 +539,8 @@ def test_other_threads_have_no_limit():
     seen = []
 
     def work():
-        stopping.limit(0.0)
-        with stopping.briefly(0.0):
+        Interruption().set_deadline(0.0)
+        with interruption.within_seconds(0.0):
             seen.append(signal.getitimer(signal.ITIMER_REAL))
 
     thread = threading.Thread(target=work)
@@ -553,7 +563,9 @@ def test_every_word_of_how_to_come_back_is_a_command_that_works(place):
 
 FINALIZED = """
 import time
-from arena_topo.cli import stopping
+from arena_topo.cli import interruption
+from arena_topo.cli.interruption import Interruption
+from arena_topo.cli.interruption import Interruption
 
 class Slow:
     def __del__(self):
@@ -561,12 +573,12 @@ class Slow:
         while time.monotonic() < end:
             pass
 
-stopping.limit(0.1)
+Interruption().set_deadline(0.1)
 slow = Slow()
 try:
     del slow
     time.sleep(30)
-except stopping.OutOfTime:
+except interruption.OutOfTime:
     print("out of time")
 """
 

@@ -315,7 +315,7 @@ def test_links_come_from_the_config_map_and_devices_from_slices():
     )
     found = only(bare(), slices, told, claim("c", "gpu-0"))
     assert found.machine.knowledge is Knowledge.MEASURED
-    assert found.machine.links == presets.machine("dgx-1-v100", "node-a").links
+    assert found.machine.links == presets.preset_machine("dgx-1-v100", "node-a").links
     assert found.machine.model == "V100"
     assert found.machine.gpus[5].uuid == uuid("node-a", 5)
     assert members(found.free) == (1, 2, 3, 4, 5, 6)

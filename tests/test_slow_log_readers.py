@@ -15,7 +15,7 @@ from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.lines import LogOptions
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow as logs
-from arena_topo.joblogs.follow import Asked, End
+from arena_topo.joblogs.asked import Asked, End
 
 WORKERS = 2
 LINES, BEGUN = 4_000, 1_795_244_400.0
@@ -28,8 +28,8 @@ PATIENCE = 4.0
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
     monkeypatch.setattr(logs, "AFTER_END", PATIENCE)
-    monkeypatch.setattr(logs, "LONGEST", PATIENCE)
-    monkeypatch.setattr(logs, "GRACE", 0.1)
+    monkeypatch.setattr(logs, "MISSING_LOG_GRACE", PATIENCE)
+    monkeypatch.setattr(logs, "END_GRACE", 0.1)
     monkeypatch.setattr(containerlog, "_SILENCE", PATIENCE)
     with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
         assert isinstance(opened, KubernetesWorld)

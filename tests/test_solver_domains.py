@@ -11,8 +11,10 @@ import pytest
 from cube_mesh import HGX, V100, cluster, machine, matrix, node, value
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Policy, Request, Unplaceable, place
-from arena_topo.solver.classes import Index, room
+from arena_topo.solver import Policy, Request, Unplaceable
+from arena_topo.solver.classes import groups_for, room
+from arena_topo.solver.door import place
+from arena_topo.solver.index import Index
 from arena_topo.topology import (
     GPU,
     NIC,
@@ -218,7 +220,7 @@ def test_nodes_whose_gpus_have_names_of_their_own_are_spread_like_nodes_that_sha
     for nodes in (shared, own):
         on = cluster(*nodes, tiers=tiers(25.0), beyond=12.5)
         answers.append(place(request, on))
-        classes.append(len(Index(on).candidates(request).classes))
+        classes.append(len(groups_for(request, Index(on)).candidates(request).classes))
     assert answers[0] == answers[1]
     assert classes[0] == classes[1] < 2 * 256
 

@@ -6,28 +6,39 @@ import re
 from dataclasses import replace
 
 import pytest
-from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
+from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node, with_nics
 from exhaustive import all_but
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Reason, Request, Verdict
-from arena_topo.solver.classes import Index
-from arena_topo.solver.explain import MOST_CHANGES, explain
-from arena_topo.solver.freeing import Offer, cheapest
-from arena_topo.solver.gang import Answer, Search, best
-from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
+from arena_topo.solver.classes import groups_for
+from arena_topo.solver.explain import MOST_CHANGES, explain_refusal
+from arena_topo.solver.index import Index
+from arena_topo.solver.release import ReleaseOffer, cheapest
+from arena_topo.solver.search import NodeChoice, Search, best_choice
+from arena_topo.topology import (
+    Cluster,
+    GPUSet,
+    Link,
+    LinkKind,
+    Tier,
+    count,
+    flat,
+    gpu_set,
+    presets,
+)
 
 TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
 
 
-def value(request: Request, world: Cluster) -> Answer | None:
-    return best(request, Index(world))
+def value(request: Request, world: Cluster) -> NodeChoice | None:
+    return best_choice(request, Index(world))
 
 
 def said(world, **more):
     request = Request(**more)
     assert value(request, world) is None
-    return explain(request, Index(world)).nearest
+    return explain_refusal(request, Index(world)).nearest
 
 
 def test_fewer_workers_or_the_gpus_of_a_node():
@@ -62,18 +73,20 @@ def test_two_more_gpus_are_counted():
 
 def test_a_gang_that_never_fits_gets_no_release():
     world = cluster(node("a", V100, 0b11), node("b", V100))
-    assert said(world, workers=17, gpus=1) == "fits with --workers 16 once the cluster is empty"
+    assert (
+        said(world, workers=17, gpus=1) == "fits with --workers 16 once all other jobs have ended"
+    )
     assert said(world, workers=1, gpus=9) == "fits now with --gpus 8"
     assert (
         said(world, workers=9, gpus=2)
-        == "fits now with --gpus 1; or with --workers 8 once the cluster is empty"
+        == "fits now with --gpus 1; or with --workers 8 once all other jobs have ended"
     )
 
 
 def test_a_cordoned_node_has_to_come_back_as_well():
     world = cluster(node("a", V100, unavailable="cordoned"))
     assert said(world, workers=9, gpus=1) == (
-        "fits with --workers 8 once the cluster is empty and all its nodes are ready"
+        "fits with --workers 8 once all other jobs have ended and all nodes are ready"
     )
 
 
@@ -107,8 +120,8 @@ def test_a_size_between_two_that_fit_need_not_fit_itself():
 def test_the_advised_bandwidth_fits():
     world = cluster(node("a", V100, gpu_set((0, 1, 2, 4, 5))))
     text = said(world, workers=4, gpus=1, min_bandwidth=70)
-    assert text.startswith("fits now with --min-bandwidth 38.4")
-    assert value(Request(workers=4, gpus=1, min_bandwidth=38.4), world) is not None
+    assert text.startswith("fits now with --min-bandwidth 43.2")
+    assert value(Request(workers=4, gpus=1, min_bandwidth=43.2), world) is not None
 
 
 def test_a_preferred_level_does_not_hide_the_bandwidth_there_is():
@@ -116,15 +129,23 @@ def test_a_preferred_level_does_not_hide_the_bandwidth_there_is():
     nodes = (node(f"n{at}", PCIE, 0b10001, domains=("r",)) for at in range(2))
     world = cluster(*nodes, tiers=(Tier(name="leaf", bandwidth=50.0),))
     request = {"workers": 2, "gpus": 1, "preferred": "node", "wire": Wire.RDMA}
-    assert said(world, min_bandwidth=60, **request) == "fits now with --min-bandwidth 46.45"
+    assert said(world, min_bandwidth=60, **request) == "fits now with --min-bandwidth 46.55"
 
 
-def test_a_bandwidth_is_rounded_down_so_that_it_can_be_reached():
-    odd = replace(HGX, measured=((GPUSet(0b1111), 123.456),))
-    world = cluster(node("a", odd, 0b1111))
-    text = said(world, workers=1, gpus=4, min_bandwidth=200)
-    assert text.startswith("fits now with --min-bandwidth 123.45")
-    assert value(Request(workers=1, gpus=4, min_bandwidth=123.45), world) is not None
+ODD = replace(HGX, measured=((GPUSet(0b1111), 123.456),))
+
+
+@pytest.mark.parametrize("preset", ["odd", *presets.preset_names()])
+def test_a_bandwidth_is_rounded_down_so_that_it_can_be_reached(preset):
+    of = ODD if preset == "odd" else presets.preset_machine(preset, "a")
+    world = cluster(node("a", of))
+    for gpus in range(2, len(of.gpus) + 1):
+        most = value(Request(workers=1, gpus=gpus), world).bandwidth
+        text = said(world, workers=1, gpus=gpus, min_bandwidth=most + 10)
+        advised = float(re.findall(r"--min-bandwidth ([\d.]+)", text)[0])
+        assert text.startswith(f"fits now with --min-bandwidth {advised:g}")
+        assert value(Request(workers=1, gpus=gpus, min_bandwidth=advised), world) is not None
+        assert advised > most - 0.02
 
 
 def test_other_models_are_named():
@@ -180,7 +201,7 @@ def test_gpus_that_are_not_healthy_are_not_waited_for():
 def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
     world = cluster(node("a", PCIE, 0b111))
     assert said(world, workers=9, gpus=9) == (
-        "fits with --gpus 8 and --workers 1 once the cluster is empty"
+        "fits with --gpus 8 and --workers 1 once all other jobs have ended"
     )
 
 
@@ -188,7 +209,9 @@ def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
 def test_only_sizes_that_the_cluster_has_are_tried(workers, gpus):
     world = cluster(node("a", V100, 0b1), node("b", V100))
     for floor in (0.0, 1.0, 1000.0):
-        refused = explain(Request(workers=workers, gpus=gpus, min_bandwidth=floor), Index(world))
+        refused = explain_refusal(
+            Request(workers=workers, gpus=gpus, min_bandwidth=floor), Index(world)
+        )
         assert refused.verdict is Verdict.NEVER
 
 
@@ -377,7 +400,7 @@ def check_changes(seed):
     rnd = random.Random(seed)
     world = small_world(rnd)
     request = refused_request(rnd, world)
-    refused = explain(request, Index(world))
+    refused = explain_refusal(request, Index(world))
     never = value(request, world.idle()) is None
     assert (refused.verdict is Verdict.NEVER) == never
     text = refused.nearest or ""
@@ -472,7 +495,48 @@ def check_uneven(seed):
     more = {"workers": rnd.choice([3, 4]), "gpus": rnd.choice([1, 2]), "wire": Wire.RDMA}
     request = Request(min_bandwidth=rnd.choice([15.0, 20.0, 30.0]), **more)
     if value(request, world) is None and value(request, world.idle()) is not None:
-        check_release(request, world, explain(request, Index(world)).nearest or "")
+        check_release(request, world, explain_refusal(request, Index(world)).nearest or "")
+
+
+TRAY = with_nics(
+    machine("tray", "GB200", flat(4, Link(kind=LinkKind.NVLINK, lanes=18))), 4, speed=50.0
+)
+
+
+def test_what_to_free_for_several_nvlink_domains_counts_the_nics_of_a_domain_together():
+    """Six trays of two domains: a tray alone sends 186 GB/s, the four of a domain four times it."""
+    free = {"a0": 15, "a1": 15, "a2": 3, "a3": 3, "b0": 15, "b1": 7, "b2": 7, "b3": 7}
+    nodes = (node(name, TRAY, some, domains=(name[0],)) for name, some in free.items())
+    world = cluster(*nodes, tiers=(Tier(name="nvlink", bandwidth=845.0),), beyond=400.0)
+    hint = said(world, workers=6, gpus=4, min_bandwidth=250.0, wire=Wire.RDMA)
+    assert "when all GPUs of b1, b2 and b3 are free" in hint
+
+
+@pytest.mark.parametrize("first", all_but(1, range(0, 60, 15)))
+def test_what_to_free_for_several_nvlink_domains_is_the_least(first):
+    for seed in range(first, first + 15):
+        check_domains(seed)
+
+
+def check_domains(seed):
+    rnd = random.Random(seed)
+    few = with_nics(TRAY, 4, speed=12.5)
+    nodes = []
+    for at in range(4):
+        of, free = rnd.choice([TRAY, TRAY, few]), GPUSet(rnd.getrandbits(4) | rnd.getrandbits(4))
+        nodes.append(node(f"n{at}", of, free, domains=("ab"[at // 2],)))
+    tiers = (Tier(name="nvlink", bandwidth=845.0),)
+    world = cluster(*nodes, tiers=tiers, beyond=rnd.choice([25.0, 400.0]))
+    request = Request(
+        workers=rnd.randint(2, 6),
+        gpus=rnd.choice([1, 2, 3]),
+        joined=rnd.random() < 0.5,
+        wire=Wire.RDMA,
+        max_nodes=rnd.choice([None, None, 3]),
+        min_bandwidth=rnd.choice([20.0, 60.0, 150.0, 300.0]),
+    )
+    if value(request, world) is None and value(request, world.idle()) is not None:
+        check_release(request, world, explain_refusal(request, Index(world)).nearest or "")
 
 
 @pytest.mark.parametrize("first", all_but(1, range(0, 30, 6)))
@@ -508,10 +572,10 @@ def check_counted(seed):
             wire=rnd.choice([Wire.TCP, Wire.RDMA]),
             excluded=rnd.choice([{}, barred]),
         )
-        found = best(request, index) is not None
-        assert Search(request, index.pool(request)).fits() == found
-        idle = best(request, Index(world.idle())) is not None
-        assert Search(request, index.pool(request, idle=True)).fits() == idle
+        found = best_choice(request, index) is not None
+        assert Search(request, groups_for(request, index)).fits() == found
+        idle = best_choice(request, Index(world.idle())) is not None
+        assert Search(request, groups_for(request, index, idle=True)).fits() == idle
 
 
 @pytest.mark.parametrize("first", all_but(1, range(0, 300, 100)))
@@ -527,7 +591,7 @@ def check_least(seed):
     for at in range(rnd.randint(1, 4)):
         loads = sorted(rnd.sample(range(1, 6), rnd.randint(1, 5)))
         table = {load: rnd.choice([0, 0, 1, 2, 3, 5, 8]) for load in loads}
-        offers.append(Offer(at, rnd.randint(1, 2), table))
+        offers.append(ReleaseOffer(at, rnd.randint(1, 2), table))
     workers, most = rnd.randint(1, 10), rnd.randint(1, 5)
     each = [{0: 0, **one.table} for one in offers for _ in range(one.many)]
     costs = [
@@ -542,7 +606,7 @@ def check_least(seed):
 
 def test_of_equal_costs_what_is_freed_is_on_one_node():
     """One GPU of the second node and two of the first, or three of the first."""
-    found = cheapest([Offer(0, 1, {1: 2, 2: 3}), Offer(1, 1, {1: 1})], 2, 2)
+    found = cheapest([ReleaseOffer(0, 1, {1: 2, 2: 3}), ReleaseOffer(1, 1, {1: 1})], 2, 2)
     assert found is not None
     assert (found.cost, found.loads) == (3, {(0, 2): 1})
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Policy, Reason, Request, place
+from arena_topo.solver import Policy, Reason, Request
+from arena_topo.solver.door import place
 from arena_topo.solver.fragmentation import (
     CROWD,
     PACKING,
@@ -19,13 +20,14 @@ from arena_topo.solver.fragmentation import (
     packing_cost,
     proximity,
     spreading_cost,
-    spreads,
 )
 from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
-from arena_topo.solver.loads import Floor, Hosts, Loads, Terms
+from arena_topo.solver.index import Index
+from arena_topo.solver.loads import NEARNESS, Floor, Hosts, Loads, Terms
 from arena_topo.topology import (
     GPU,
     NIC,
+    SYS,
     Cluster,
     GPUSet,
     Link,
@@ -37,9 +39,10 @@ from arena_topo.topology import (
     gpu_set,
     members,
     presets,
+    symmetric,
 )
 
-DGX1 = presets.machine("dgx-1-v100", "dgx-1")
+DGX1 = presets.preset_machine("dgx-1-v100", "dgx-1")
 TWO_MESHES = machine(
     "two cube meshes",
     "V100",
@@ -59,10 +62,11 @@ def prices(of: Machine):
 def cheapest(
     price: PackingCost, free: GPUSet, size: int, bandwidth: float
 ) -> tuple[int, GPUSet] | None:
-    """The set of one node that a gang of so many GPUs is given at a bandwidth, and its price."""
+    """The GPUs of one node that a gang is given at a bandwidth, and the cost of the node."""
     terms = Terms(hosts=Hosts.NODE, gpus=1, ranks=size, joined=True, wire=Wire.TCP)
     floor = Floor(terms=terms, bandwidth=bandwidth, joined=terms)
-    return Loads(price.sets.facts.machine, price.sets).cheapest(price, free, size, floor)
+    found = Loads(price.sets.facts.machine, price.sets).cheapest(price, free, size, floor)
+    return None if found is None else (found[0] // NEARNESS, found[1])
 
 
 # ---------------------------------------------------------------- damage of large machines
@@ -113,8 +117,11 @@ def test_the_cheapest_set_of_a_large_machine_is_the_cheapest_of_all(free, size, 
         if shape.value(gpu_set(one)) >= bandwidth
     ]
     found = cheapest(price, GPUSet(free), size, bandwidth)
-    expected = min(costs, default=None)
-    assert found == (None if expected is None else (expected[0], gpu_set(expected[1])))
+    assert (found is None) == (not costs)
+    if found is not None:
+        # Which of the sets it is, nearness decides before the cost of this one.
+        assert found[0] == min(costs)[0]
+        assert members(found[1]) in {one for _, one in costs}
 
 
 def test_where_sets_are_too_many_a_set_that_is_fast_enough_is_found_all_the_same():
@@ -135,7 +142,7 @@ def test_where_sets_are_too_many_a_set_that_is_fast_enough_is_found_all_the_same
         assert found is not None
         assert count(found[1]) == size
         assert shape.value(found[1]) >= best
-        assert found[0] == price.cost(whole, found[1])
+        assert found[0] <= price.cost(whole, found[1])
     assert not shape.certain(whole, 12)
     assert shape.certain(whole, 2)
 
@@ -258,7 +265,9 @@ def test_the_cheapest_set_of_spreading_is_the_cheapest_of_all(free, size, bandwi
         found = cheapest(price, GPUSet(free), size, bandwidth)
         assert (found is None) == (not costs)
         if found is not None:
-            assert members(found[1]) == min(costs)[-1]
+            chosen = members(found[1])
+            crowds = tuple(crowd(chosen, level) for level in (SWITCH, SOCKET, FAR))
+            assert crowds == min(costs)[:3]
 
 
 def test_gpus_in_use_with_unknown_indexes_count_as_nearest_neighbours():
@@ -280,6 +289,10 @@ def half_used(busy: int, **more: object) -> Cluster:
 
 
 SMALL = Request(workers=2, gpus=2, policy=Policy.ADAPTIVE)
+
+
+def spreads(request: Request, on: Cluster) -> bool:
+    return Index(on).spreads(request)
 
 
 @pytest.mark.parametrize(
@@ -399,3 +412,63 @@ def test_a_gang_on_several_machines_adds_its_neighbours_up():
     )
     assert place(sixteen, on).nodes == ("c", "d")
     assert NodeName("a") not in place(sixteen, on).nodes
+
+
+# Nearness
+
+
+def sockets(*, within: LinkKind = LinkKind.NODE, model: str = "A100") -> Machine:
+    """Eight GPUs on two sockets, without NVLink."""
+    halves = symmetric(8, lambda i, j: SYS if i // 4 != j // 4 else Link(kind=within))
+    return machine("sockets", model, halves)
+
+
+BRIDGES = machine(
+    "bridges",
+    "A100",
+    symmetric(5, lambda i, j: Link(kind=LinkKind.PHB) if (i, j) in {(1, 2), (3, 4)} else SYS),
+)
+BESIDE = replace(
+    sockets(),
+    nics=(
+        NIC(
+            name="mlx5_0",
+            attachment=tuple(
+                Link(kind=LinkKind.PIX if at > 3 else LinkKind.SYS) for at in range(8)
+            ),
+            speed=12.5,
+        ),
+    ),
+)
+"""Its one NIC is beside the last four GPUs."""
+
+
+@pytest.mark.parametrize(
+    ("of", "free", "gpus", "chosen"),
+    [
+        (sockets(), 0b11111000, 2, {4, 5}),
+        (sockets(within=LinkKind.PHB), 0b11111000, 3, {4, 5, 6}),
+        (BRIDGES, 0b11111, 2, {1, 2}),
+        # Where GPUs never reach each other directly, or over an NVSwitch, no path counts.
+        (sockets(model="RTX 4090"), 0b11111000, 2, {3, 4}),
+        (replace(HGX, nics=BESIDE.nics), 0b11111000, 2, {3, 4}),
+    ],
+)
+def test_of_equally_fast_gpus_those_are_chosen_that_are_near_each_other(of, free, gpus, chosen):
+    answer = place(Request(workers=1, gpus=gpus), cluster(node("a", of, free)))
+    assert set(answer.assignments[0].gpus) == chosen
+
+
+def test_of_equally_fast_gpus_those_are_chosen_that_are_near_their_nics():
+    on = cluster(node("a", BESIDE), node("b", BESIDE), beyond=50.0)
+    request = Request(workers=2, gpus=4, wire=Wire.RDMA, per_node=1)
+    assert [one.gpus for one in place(request, on).assignments] == [(4, 5, 6, 7)] * 2
+    # Sockets do not use the NIC beside a GPU.
+    sockets_only = place(replace(request, wire=Wire.TCP), on)
+    assert sockets_only.assignments[0].gpus == (0, 1, 2, 3)
+
+
+def test_near_gpus_never_open_a_whole_node():
+    """The broken node has two free GPUs on two sockets, the whole one has pairs of a socket."""
+    on = cluster(node("a", sockets()), node("b", sockets(), 0b10001))
+    assert place(Request(workers=1, gpus=2), on).nodes == ("b",)

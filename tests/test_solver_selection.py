@@ -9,10 +9,10 @@ from exhaustive import all_but
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.solver.selection import Load, Offer, select
+from arena_topo.solver.selection import KnapsackItem, Load, select
 
 
-def plain(offers: list[Offer], workers: int) -> tuple[int, int] | None:
+def plain(offers: list[KnapsackItem], workers: int) -> tuple[int, int] | None:
     """The fewest nodes, then the least price, node by node over all loads; slow and obvious."""
     reach: dict[int, tuple[int, int]] = {0: (0, 0)}
     for offer in offers:
@@ -27,7 +27,7 @@ def plain(offers: list[Offer], workers: int) -> tuple[int, int] | None:
     return reach.get(workers)
 
 
-def check(offers: list[Offer], workers: int) -> None:
+def check(offers: list[KnapsackItem], workers: int) -> None:
     found = select(offers, workers)
     expected = plain(offers, workers)
     assert (None if found is None else (found.nodes, found.price)) == expected
@@ -43,7 +43,9 @@ def check(offers: list[Offer], workers: int) -> None:
 
 
 prices = st.dictionaries(st.integers(1, 8), st.integers(0, 40), min_size=1, max_size=8)
-offers_strategy = st.lists(st.builds(Offer, count=st.integers(1, 4), prices=prices), max_size=6)
+offers_strategy = st.lists(
+    st.builds(KnapsackItem, count=st.integers(1, 4), prices=prices), max_size=6
+)
 
 
 @given(offers_strategy, st.integers(1, 40))
@@ -64,20 +66,23 @@ def test_the_choice_equals_trying_everything_on_500_seeded_offers(seed):
             for load in list(loads)[:-1]:
                 if dice.random() < 0.15:
                     del loads[load]
-            offers.append(Offer(count=dice.randint(1, 5), prices=loads))
+            offers.append(KnapsackItem(count=dice.randint(1, 5), prices=loads))
         total = sum(offer.count * offer.capacity for offer in offers)
         check(offers, dice.randint(1, total + 1))
 
 
 def test_whole_nodes_are_taken_by_price():
-    offers = [Offer(count=3, prices={1: 5}), Offer(count=3, prices={1: 2})]
+    offers = [KnapsackItem(count=3, prices={1: 5}), KnapsackItem(count=3, prices={1: 2})]
     found = select(offers, 4)
     assert found is not None
     assert found.loads == (Load(0, 1, 1), Load(1, 1, 3))
 
 
 def test_of_equal_choices_the_earlier_offer_is_taken():
-    offers = [Offer(count=2, prices={1: 1, 2: 3}), Offer(count=2, prices={1: 1, 2: 3})]
+    offers = [
+        KnapsackItem(count=2, prices={1: 1, 2: 3}),
+        KnapsackItem(count=2, prices={1: 1, 2: 3}),
+    ]
     found = select(offers, 2)
     assert found is not None
     assert found.loads == (Load(0, 2, 1),)
@@ -86,11 +91,11 @@ def test_of_equal_choices_the_earlier_offer_is_taken():
 @pytest.mark.parametrize("workers", [3, 5])
 def test_more_nodes_are_used_where_loads_have_gaps(workers):
     """Three GPUs of a cube mesh close no ring, four do, and so do two."""
-    offers = [Offer(count=4, prices={2: 1, 4: 1})]
+    offers = [KnapsackItem(count=4, prices={2: 1, 4: 1})]
     assert select(offers, workers) is None
-    assert select([*offers, Offer(count=1, prices={1: 9})], workers) is not None
+    assert select([*offers, KnapsackItem(count=1, prices={1: 9})], workers) is not None
 
 
 def test_nothing_is_chosen_where_all_together_are_too_small():
-    assert select([Offer(count=3, prices={1: 0, 2: 0})], 7) is None
+    assert select([KnapsackItem(count=3, prices={1: 0, 2: 0})], 7) is None
     assert select([], 1) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arena_topo.engines import Phase
-from arena_topo.engines.kubernetes.mpijob import instance, job_status, pod_status, seconds
+from arena_topo.engines.kubernetes.mpijob import instance_of_pod, job_status, pod_status, seconds
 
 CREATED = "2026-11-21T07:00:00Z"
 T0 = 1795244400.0
@@ -278,7 +278,7 @@ def test_what_was_done_to_the_launcher_comes_before_its_exit_code_and_the_operat
                 pod("demo-launcher-a"),
                 pod("demo-worker-0", "Pending", containerStatuses=waiting("ContainerCreating")),
             ],
-            "1 of 2 pods are starting",
+            "1 of 2 pods is starting",
         ),
     ],
 )
@@ -313,12 +313,12 @@ def test_an_annotation_that_no_job_could_ask_for_is_not_believed(said: Any):
 @pytest.mark.parametrize("label", ["²", "9" * 5000, "one"])
 def test_an_index_that_is_no_number_is_none(label: str):
     odd = pod("demo-other", metadata={"labels": {"training.kubeflow.org/replica-index": label}})
-    assert instance(odd, chief=False).worker is None
+    assert instance_of_pod(odd, chief=False).worker is None
 
 
 def test_gpus_are_held_from_the_binding_to_the_end_under_either_name():
     def holds(one: dict[str, Any]) -> bool:
-        return instance(one, chief=False).holds_gpus
+        return instance_of_pod(one, chief=False).holds_gpus
 
     terminating = {"deletionTimestamp": CREATED}
     assert holds(pod("demo-worker-0", "Pending"))
@@ -328,7 +328,7 @@ def test_gpus_are_held_from_the_binding_to_the_end_under_either_name():
     assert not holds(pod("demo-launcher-a"))
     acks = pod("demo-worker-0")
     acks["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": "4"}
-    assert instance(acks, chief=False).gpus == 4
+    assert instance_of_pod(acks, chief=False).gpus == 4
 
 
 def test_the_priority_is_that_of_the_workers():

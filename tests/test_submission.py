@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +20,23 @@ from fake_cluster import FakeCluster
 from fake_resources import RESOURCES
 from replacing import replace
 
-from arena_topo.engines import Options, Phase, waiting
+from arena_topo.engines import Options, Phase, goals
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, NotFound, NotNow, NotPossible
-from arena_topo.gang import Watcher, comparison, planning, rollout, submission
+from arena_topo.gang import Watcher, planning, pod_state, rollout, submission
 from arena_topo.gang.existing_job import same
+from arena_topo.gang.replan import replan_job
 from arena_topo.gang.request import Site
+from arena_topo.gang.resume import check_started, resume_job
+from arena_topo.gang.suspend import suspend_job
+from arena_topo.gang.wait import wait_until_over
 from arena_topo.job import CleanPodPolicy, ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
-from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
+from arena_topo.jobs import view
+from arena_topo.jobs.proposal import propose
+from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES_ANNOTATION, install
 from arena_topo.manifests.annotations import parse_map
+from arena_topo.reasons import explanation
 from arena_topo.solver import Unplaceable
 from arena_topo.topology import NIC, SYS, TAINT, Link, LinkKind, presets, published
 
@@ -131,17 +140,19 @@ def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(rollout, "_LOOK", 0.02)
     monkeypatch.setattr(rollout, "_SETTLE", 0.3)
     monkeypatch.setattr(submission, "_AGAIN", 0.05)
-    monkeypatch.setattr(rollout, "UNSCHEDULABLE", 1.0)
+    monkeypatch.setattr(pod_state, "UNSCHEDULABLE", 1.0)
     api = FakeApi()
     cluster = FakeCluster(api, kueue=True)
     for index in range(2):
         cluster.node(f"node-{index}")
-        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        machine = presets.preset_machine("dgx-1-v100", f"node-{index}")
         api.add(published.config_map(machine, machine.everything))
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     try:
         with cluster.running():
-            yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)), config)
+            yield World(
+                api, cluster, kubernetes.open_kubernetes(Options(kubeconfig=config)), config
+            )
     finally:
         api.close()
     assert not api.crashes, api.crashes[-1]
@@ -166,10 +177,8 @@ def test_what_a_shell_hands_over_as_a_file_is_there_for_the_pods(world):
 
 
 def test_a_gang_that_another_starter_has_started_waits_for_nobody(world):
-    other = kubernetes.open_backend(Options(kubeconfig=world.config))
-    world.api.before(
-        "PATCH .*/mpijobs/gang", lambda: submission.resume(other, "gang", "default"), times=1
-    )
+    other = kubernetes.open_kubernetes(Options(kubeconfig=world.config))
+    world.api.before("PATCH .*/mpijobs/gang", lambda: resume_job(other, "gang", "default"), times=1)
     done = world.submit()
     world.whole()
     assert done.starter is None
@@ -183,7 +192,7 @@ def test_a_bandwidth_that_can_never_be_had_is_refused_though_nothing_holds_the_g
         node["spec"]["taints"] = [{"key": TAINT, "effect": "NoSchedule"}]
     world.submit("shown", workers=2, gpus=1)
     world.api.deny("patch pods.*")
-    asker = kubernetes.open_backend(Options(kubeconfig=world.config))
+    asker = kubernetes.open_kubernetes(Options(kubeconfig=world.config))
     job = MPIJob(name="gang", command="true", image="i", workers=2, gpus=2, gputopology=True)
     with pytest.raises(Unplaceable, match="cannot be pinned"):
         planning.plan(job, asker, namespace="default")
@@ -211,7 +220,7 @@ def test_a_plan_names_shared_pods_where_the_command_says_how_many_ranks_a_pod_ha
     job = MPIJob(
         name="j", image="i", command=f"{command} true", workers=4, gpus=1, gputopology=True
     )
-    found = comparison.propose(job, world.backend, namespace="default")
+    found = propose(job, world.backend, namespace="default")
     assert found.plan is not None
     (advice,) = found.advice
     assert advice.startswith(f"--pod-shape {shape} ")
@@ -259,9 +268,47 @@ def test_a_gang_that_no_kubelet_can_be_held_to_waits_and_keeps_nothing_from_othe
     world.quiet("first")
     job = MPIJob(name="second", command="c", image="i", workers=2, gpus=8, gputopology=True)
     planned = planning.plan(job, world.backend, namespace="default")
-    assert not any("GPUs are reserved" in note for note in planned.notes)
+    assert not any("reserved" in note for note in planned.notes)
     world.submit("second", workers=2, gpus=8)
     assert len(set(world.nodes("second"))) == 2
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_gpus_that_the_kubelet_picks_are_shown_as_planned_and_at_worst_on_every_screen(
+    world: World, busy: int
+) -> None:
+    """Also where other pods hold GPUs of unknown index, so that no GPU can be planned."""
+    for node in world.api.tables["nodes"] if busy else ():
+        name = node[-1]
+        selector = (KeyValue(key="kubernetes.io/hostname", value=name),)
+        world.submit(f"busy-{name}", workers=1, gpus=3, selector=selector)
+    done = world.submit(workers=1, gpus=4, stay=True)
+    status = world.backend.job("gang", "default")
+    planned = "" if busy else "planned 76.8 GB/s, "
+    worst = f"{planned}at worst 9.97 GB/s (4.99 to 120) assumed: the kubelet picks the GPUs"
+    said = explanation.explain_job(world.backend, "gang", "default", now=time.time()).verdict.why
+    shown = [
+        view.placement_rows(done.plan.forecast, "gang", slots=4),
+        view.job_text(status, now=time.time()),
+        said,
+    ]
+    for screen in shown:
+        assert worst in screen
+        assert not re.search("no ring|shared one pod|proven best|is possible", screen)
+    value = view.job_value(status, now=time.time())["placement"]
+    assert (value["plannedGBps"], value["usableGBps"]) == (None if busy else 76.8, 9.97)
+    assert (value["atWorst"], value["proof"]["optimal"]) == (True, False)
+
+
+def test_where_the_kubelet_picks_two_gangs_of_four_share_a_node_and_leave_one_whole(
+    world: World,
+) -> None:
+    """No quad is certain on either node, so none is worth another node."""
+    for name in "ab":
+        world.submit(name, workers=1, gpus=4, stay=True)
+    assert {tuple(world.nodes(name)) for name in "ab"} == {("node-0",)}
+    world.submit("whole", workers=1, gpus=8, stay=True)
+    assert set(world.nodes("whole")) == {"node-1"}
 
 
 def test_a_gang_that_fits_runs_where_it_was_placed(world: World) -> None:
@@ -300,7 +347,7 @@ def test_a_quota_that_nobody_may_read_takes_the_gang_back_whole(world: World) ->
     done = world.submit()
     world.quiet()
     assert "exceeded quota: gpu-quota" in world.reason()
-    assert world.notes()[TRIES] == "3"
+    assert world.notes()[TRIES_ANNOTATION] == "3"
     assert len(world.told) == 3
     assert "not tried again" in done.starter
 
@@ -334,7 +381,7 @@ def test_workers_that_pod_security_refuses_queue_the_gang_with_the_reason(world:
     world.submit()
     world.quiet()
     assert 'violates PodSecurity "restricted:latest"' in world.reason()
-    assert world.notes()[TRIES] == "3"
+    assert world.notes()[TRIES_ANNOTATION] == "3"
 
 
 @pytest.mark.parametrize("why", ["missing", "denied", "forbidden"])
@@ -343,7 +390,7 @@ def test_an_image_that_is_refused_releases_the_gang_at_once(world: World, why: s
     world.submit(image="theirs", gang_timeout=600)
     world.quiet()
     assert "theirs" in world.reason()
-    assert world.notes()[TRIES] == "3"
+    assert world.notes()[TRIES_ANNOTATION] == "3"
 
 
 def test_a_pull_that_goes_on_is_progress(world: World) -> None:
@@ -358,7 +405,7 @@ def test_a_registry_that_does_not_answer_releases_the_gang_after_its_timeout(wor
     world.submit(image="slow", gang_timeout=1, stay=True)
     world.quiet()
     assert world.reason().startswith("no progress for 1")
-    assert world.notes()[TRIES] == "3"
+    assert world.notes()[TRIES_ANNOTATION] == "3"
 
 
 def test_a_gang_that_was_tried_three_times_starts_again_when_somebody_asks(world: World) -> None:
@@ -366,19 +413,19 @@ def test_a_gang_that_was_tried_three_times_starts_again_when_somebody_asks(world
     world.submit(image="theirs")
     world.quiet()
     world.cluster.images["theirs"] = 0.0
-    outcome = submission.resume(world.backend, "gang", "default")
+    outcome = resume_job(world.backend, "gang", "default")
     assert outcome.resumed
     world.whole()
-    assert TRIES not in world.notes()
+    assert TRIES_ANNOTATION not in world.notes()
 
 
 def test_whoever_watches_a_gang_notices_that_it_was_suspended(world: World) -> None:
     world.cluster.operates = False
     world.api.after(
         "PATCH .*mpijobs/gang",
-        lambda: threading.Timer(0.1, submission.suspend, (other, "gang", "default")).start(),
+        lambda: threading.Timer(0.1, suspend_job, (other, "gang", "default")).start(),
     )
-    other = kubernetes.open_backend(world.backend._options)
+    other = kubernetes.open_kubernetes(world.backend._options)
     done = world.submit()
     assert world.notes()[STATE] == "held"
     assert done.plan.placement is None or done.status.phase is not Phase.RUNNING
@@ -386,7 +433,7 @@ def test_whoever_watches_a_gang_notices_that_it_was_suspended(world: World) -> N
 
 def test_whoever_watches_a_gang_notices_that_it_was_deleted(world: World) -> None:
     world.cluster.operates = False
-    other = kubernetes.open_backend(world.backend._options)
+    other = kubernetes.open_kubernetes(world.backend._options)
     world.api.after(
         "PATCH .*mpijobs/gang",
         lambda: threading.Timer(0.1, other.delete, ("gang", "default")).start(),
@@ -401,23 +448,23 @@ def test_whoever_watches_a_gang_notices_that_it_was_deleted(world: World) -> Non
 def test_a_job_that_is_suspended_by_hand_holds_nothing_and_stays_so(world: World) -> None:
     world.submit(gpus=4)
     world.whole()
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.quiet()
     assert world.notes()[STATE] == "held"
     # Its GPUs are free, and its turn does not come.
     assert world.submit("next", gpus=4).starter is None
     world.whole("next")
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     assert world.notes()[STATE] == "held"
 
 
 def test_resume_places_a_held_job_on_what_is_free_then(world: World) -> None:
     world.submit(workers=1, gpus=8)
     before = world.nodes()
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.quiet()
     world.cluster.pod("foreign", before[0], gpus=8)
-    assert submission.resume(world.backend, "gang", "default").resumed
+    assert resume_job(world.backend, "gang", "default").resumed
     world.whole(workers=1)
     assert world.nodes() != before
 
@@ -426,7 +473,7 @@ def with_rails(world: World, nodes: Sequence[str]) -> None:
     """Each GPU of these nodes has a NIC beside it, `mlx5_0` and so on; the nodes offer RDMA."""
     with_rdma(world)
     for name in nodes:
-        machine = presets.machine("dgx-1-v100", name)
+        machine = presets.preset_machine("dgx-1-v100", name)
         near = Link(kind=LinkKind.PIX)
         nics = tuple(
             NIC(
@@ -458,11 +505,11 @@ def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     assert same(again, Site(backend=world.backend, namespace="default"))
     named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.quiet()
     worker = world.job()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     assert nccl_hca(worker) == (None, False)
-    assert submission.resume(world.backend, "gang", "default").resumed
+    assert resume_job(world.backend, "gang", "default").resumed
     world.whole(workers=2)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
 
@@ -479,9 +526,9 @@ def test_a_gang_that_is_resumed_keeps_the_nics_that_its_user_named(world: World)
     with_rails(world, ("node-0", "node-1"))
     mine = (EnvVar(key="NCCL_IB_HCA", value="mlx5_7"),)
     world.submit(workers=2, gpus=8, rdma=True, nccl_hca=True, env=mine)
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.quiet()
-    assert submission.resume(world.backend, "gang", "default").resumed
+    assert resume_job(world.backend, "gang", "default").resumed
     world.whole(workers=2)
     for pod in world.pods():
         (container,) = pod["spec"]["containers"]
@@ -496,11 +543,11 @@ def test_resume_replaces_a_worker_that_failed_and_was_left_there(
     world.submit(clean_task_policy=CleanPodPolicy.RUNNING)
     world.whole()
     world.cluster.evict("gang-worker-1")
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.until(lambda: len(world.pods()) == 1)
     if not may_delete:
         world.api.deny("delete pods .*")
-    assert submission.resume(world.backend, "gang", "default").resumed is may_delete
+    assert resume_job(world.backend, "gang", "default").resumed is may_delete
     if may_delete:
         world.whole()
     else:
@@ -510,10 +557,25 @@ def test_resume_replaces_a_worker_that_failed_and_was_left_there(
 def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(world: World) -> None:
     world.submit(gpus=4)
     world.submit("late", gpus=4)
-    outcome = submission.resume(world.backend, "late", "default")
+    outcome = resume_job(world.backend, "late", "default")
     assert not outcome.resumed
     world.quiet("late")
     assert str(outcome.decision.refused) == world.reason("late")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_of_a_job_that_does_not_fit_it_is_said_that_it_is_queued_and_who_starts_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    world.submit(gpus=4)
+    again = "arena-topo resume late -n default"
+    assert str(world.submit("late", gpus=4).starter).endswith(f"start it once it fits: {again}")
+    outcome = resume_job(world.backend, "late", "default")
+    monkeypatch.setattr(Queue, "watched", lambda _: watched)
+    with pytest.raises(NotNow, match="it is in the queue now, and GPUs are reserved") as refused:
+        check_started(outcome, world.backend, "late", "default")
+    starter = "the controller starts it" if watched else f"it needs another {again}"
+    assert refused.value.message.endswith(f"{starter} when it fits")
 
 
 def test_resume_finishes_a_gang_that_was_left_at_its_gates(world: World) -> None:
@@ -522,7 +584,7 @@ def test_resume_finishes_a_gang_that_was_left_at_its_gates(world: World) -> None
     with contextlib.suppress(ArenaError):
         world.submit()
     assert None in world.nodes()
-    assert submission.resume(world.backend, "gang", "default").resumed
+    assert resume_job(world.backend, "gang", "default").resumed
     world.whole()
 
 
@@ -530,17 +592,17 @@ def test_replan_moves_a_running_gang_whole(world: World) -> None:
     world.submit(workers=1, gpus=8)
     [before] = world.nodes()
     world.cluster.cordon(before)
-    outcome = submission.replan(world.backend, "gang", "default", Watcher(tell=world.told.append))
+    outcome = replan_job(world.backend, "gang", "default", Watcher(tell=world.told.append))
     assert outcome.resumed
     world.whole(workers=1)
     assert world.nodes() != [before]
-    assert "rolled back" in world.told[0]
+    assert "gang is stopped" in world.told[0]
 
 
 def test_replan_counts_the_gpus_of_the_gang_itself_as_free(world: World, claims: World) -> None:
     for here, workers in ((world, 2), (claims, 1)):
         here.submit(workers=workers, gpus=8)
-        assert submission.replan(here.backend, "gang", "default").resumed
+        assert replan_job(here.backend, "gang", "default", force=True).resumed
         here.whole(workers=workers)
 
 
@@ -559,8 +621,10 @@ def test_replan_of_a_gang_that_would_have_no_place_leaves_it_running(
         else:
             with world.api.edit("Node", name) as node:
                 node["spec"]["taints"] = [{"key": "others", "effect": "NoSchedule"}]
-    with pytest.raises(ArenaError, match="gang cannot be placed anew, and runs on") as refused:
-        submission.replan(world.backend, "gang", "default")
+    with pytest.raises(
+        ArenaError, match="gang cannot be placed anew, and goes on running"
+    ) as refused:
+        replan_job(world.backend, "gang", "default")
     assert refused.value.exit_code == (3 if ever else 5)
     assert refused.value.why
     assert world.suspensions == started
@@ -575,11 +639,11 @@ def test_replan_of_a_gang_that_a_quota_would_keep_from_starting_leaves_it_runnin
     world.submit()
     before, started = [pod["metadata"]["uid"] for pod in world.pods()], list(world.suspensions)
     world.cluster.quota(**hard)
-    with pytest.raises(NotNow, match="gang cannot be placed anew, and runs on") as refused:
-        submission.replan(world.backend, "gang", "default")
+    with pytest.raises(NotNow, match="gang cannot be placed anew, and goes on running") as refused:
+        replan_job(world.backend, "gang", "default")
     assert refused.value.why.startswith("quota gpu-quota of the namespace leaves ")
     assert refused.value.hint == (
-        "arena-topo suspend gang -n default frees its GPUs until it is resumed"
+        "arena-topo suspend gang -n default stops it and frees its GPUs, until it is resumed"
     )
     assert world.suspensions == started
     assert [pod["metadata"]["uid"] for pod in world.pods()] == before
@@ -592,7 +656,7 @@ def test_replan_counts_the_pods_of_the_gang_itself_as_ended_in_quotas(
 ) -> None:
     world.cluster.quota(**hard)
     assert world.submit().starter is None
-    assert submission.replan(world.backend, "gang", "default").resumed
+    assert replan_job(world.backend, "gang", "default", force=True).resumed
     world.whole()
 
 
@@ -605,11 +669,17 @@ def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_cont
     world.api.deny("list mpijobs")
     monkeypatch.setattr(Queue, "watched", lambda _: watched)
     if watched:
-        assert not submission.replan(world.backend, "gang", "default").resumed
+        with pytest.raises(NotNow) as refused:
+            replan_job(world.backend, "gang", "default")
+        assert "without more bandwidth" not in refused.value.message
+        assert "what bandwidth it would get is not known" in refused.value.message
+        assert "placed anew" not in refused.value.why
+        assert world.suspensions == started
+        assert not replan_job(world.backend, "gang", "default", force=True).resumed
         world.quiet()
         return
-    with pytest.raises(NotNow, match="runs on"):
-        submission.replan(world.backend, "gang", "default")
+    with pytest.raises(NotNow, match="goes on running"):
+        replan_job(world.backend, "gang", "default")
     assert world.suspensions == started
     world.whole(workers=1)
 
@@ -622,7 +692,7 @@ def test_what_is_over_or_unknown_is_not_suspended_nor_what_is_not_ours_replanned
     world.until(lambda: world.backend.job("gang", "default").phase is Phase.SUCCEEDED)
     world.cluster.duration = lasts
     world.submit("plain", gputopology=False, gang=False)
-    for verb in (submission.suspend, submission.resume, submission.replan):
+    for verb in (suspend_job, resume_job, replan_job):
         with pytest.raises(NotPossible) as over:
             verb(world.backend, "gang", "default")
         assert (over.value.exit_code, over.value.why) == (1, "it has SUCCEEDED")
@@ -630,10 +700,10 @@ def test_what_is_over_or_unknown_is_not_suspended_nor_what_is_not_ours_replanned
         with pytest.raises(NotFound):
             verb(world.backend, "nobody", "default")
     with pytest.raises(NotPossible) as ordinary:
-        submission.replan(world.backend, "plain", "default")
+        replan_job(world.backend, "plain", "default")
     assert ordinary.value.why == "it was not submitted with --gputopology"
     assert ordinary.value.hint == (
-        "arena-topo suspend plain and arena-topo resume plain start it again"
+        "arena-topo suspend plain -n default and arena-topo resume plain -n default start it again"
     )
 
 
@@ -654,25 +724,25 @@ def test_a_job_of_kueue_goes_in_at_its_gates_without_a_record(world: World) -> N
     template = world.job()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     assert {"name": GATE} in template["spec"]["schedulingGates"]
     with pytest.raises(NotPossible, match="Kueue decides when gang starts"):
-        submission.resume(world.backend, "gang", "default")
+        resume_job(world.backend, "gang", "default")
     with pytest.raises(NotPossible, match="Kueue decides when gang runs"):
-        submission.suspend(world.backend, "gang", "default")
+        suspend_job(world.backend, "gang", "default")
     with pytest.raises(NotPossible):
-        submission.replan(world.backend, "gang", "default")
+        replan_job(world.backend, "gang", "default")
     assert world.suspensions == []
 
 
 def test_a_job_of_kueue_is_placed_anew_each_time_that_kueue_starts_it(world: World) -> None:
     kueue(world, workers=1, gpus=8)
     world.cluster.kueue.admit("gang")
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     world.whole(workers=1)
     [first] = world.nodes()
     world.cluster.kueue.evict("gang")
     world.until(lambda: not world.pods())
     world.cluster.pod("foreign", first, gpus=8)
     world.cluster.kueue.admit("gang")
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     world.whole(workers=1)
     assert world.nodes() != [first]
     assert world.suspensions == []
@@ -681,17 +751,17 @@ def test_a_job_of_kueue_is_placed_anew_each_time_that_kueue_starts_it(world: Wor
 def test_a_job_of_kueue_goes_where_kueue_lets_it(world: World) -> None:
     kueue(world, workers=1, gpus=2)
     world.cluster.kueue.admit("gang", selector={"kubernetes.io/hostname": "node-1"})
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     assert world.nodes() == ["node-1"]
 
 
 def test_resume_leaves_a_running_job_of_kueue_where_it_is(world: World) -> None:
     kueue(world)
     world.cluster.kueue.admit("gang")
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     world.whole()
     before = world.notes()[MAP]
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     assert world.notes()[MAP] == before
     world.whole()
 
@@ -700,7 +770,7 @@ def test_a_job_of_kueue_that_cannot_complete_is_not_suspended_by_us(world: World
     world.cluster.images["theirs"] = "missing"
     kueue(world, image="theirs")
     world.cluster.kueue.admit("gang")
-    outcome = submission.resume(world.backend, "gang", "default")
+    outcome = resume_job(world.backend, "gang", "default")
     assert world.suspensions == []
     assert world.job()["spec"]["runPolicy"]["suspend"] is False
     assert "Kueue decides" in outcome.notes[0]
@@ -709,7 +779,7 @@ def test_a_job_of_kueue_that_cannot_complete_is_not_suspended_by_us(world: World
 def test_what_kueue_has_suspended_holds_nothing_whatever_is_written_on_it(world: World) -> None:
     kueue(world, workers=2, gpus=8)
     world.cluster.kueue.admit("gang")
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     world.whole(workers=2)
     world.cluster.kueue.evict("gang")
     world.until(lambda: not world.pods())
@@ -726,7 +796,7 @@ def test_all_that_ran_had_gpus_of_their_own(world: World) -> None:
     assert states == {"placed": 4, "waiting": 1}
     world.backend.delete("gang-1", "default")
     world.until(lambda: not world.cluster.workers("gang-1"))
-    assert submission.resume(world.backend, "gang-4", "default").resumed
+    assert resume_job(world.backend, "gang-4", "default").resumed
     world.whole("gang-4", workers=2)
 
 
@@ -801,15 +871,15 @@ def test_a_command_that_waits_to_start_a_gang_notices_that_another_has_started_i
     waits, done = awaited(world)
     world.backend.delete("full", "default")
     world.until(lambda: not world.cluster.workers("full"))
-    other = kubernetes.open_backend(Options(kubeconfig=world.config))
-    assert submission.resume(other, "gang", "default").resumed
+    other = kubernetes.open_kubernetes(Options(kubeconfig=world.config))
+    assert resume_job(other, "gang", "default").resumed
     waits.join(20)
     assert [(one.starter, one.plan.waiting) for one in done] == [(None, None)]
 
 
 def test_a_command_that_waits_to_start_a_gang_leaves_it_to_who_suspends_it(world: World) -> None:
     waits, done = awaited(world)
-    assert submission.suspend(world.backend, "gang", "default")
+    assert suspend_job(world.backend, "gang", "default")
     waits.join(20)
     assert "arena-topo resume gang" in done[0].starter
     world.quiet()
@@ -842,23 +912,23 @@ def test_a_command_that_waits_to_start_a_gang_does_not_take_its_successor_for_it
 
 def test_of_two_that_resume_a_gang_at_once_both_hear_that_it_runs(world: World) -> None:
     world.submit()
-    submission.suspend(world.backend, "gang", "default")
+    suspend_job(world.backend, "gang", "default")
     world.until(lambda: not world.pods())
-    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+    other = kubernetes.open_kubernetes(Options(kubeconfig=world.config))
 
     def first() -> None:
-        submission.resume(other, "gang", "default")
+        resume_job(other, "gang", "default")
         world.whole()
 
     world.api.before("PATCH .*mpijobs/gang", first)
-    assert submission.resume(world.backend, "gang", "default").resumed
+    assert resume_job(world.backend, "gang", "default").resumed
 
 
 def test_a_server_that_is_slow_once_does_not_end_the_watch_of_a_gang(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.cluster.images["theirs"] = "missing"
-    late = kubernetes.open_backend(Options(kubeconfig=world.config, request_timeout=0.5))
+    late = kubernetes.open_kubernetes(Options(kubeconfig=world.config, request_timeout=0.5))
     monkeypatch.setattr(world, "backend", late)
     world.api.after(
         "PATCH .*mpijobs/gang",
@@ -889,13 +959,13 @@ def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_the
 ) -> None:
     kueue(world, workers=1, gpus=8)
     world.cluster.kueue.admit("gang")
-    submission.resume(world.backend, "gang", "default")
+    resume_job(world.backend, "gang", "default")
     world.whole(workers=1)
     [first] = world.nodes()
     monkeypatch.setattr(world.backend, "look_every", 0.05)
     watch = ("gang", "default")
     waits = threading.Thread(
-        target=lambda: submission.to_the_end(world.backend, *watch, hears=waiting.Listener()),
+        target=lambda: wait_until_over(world.backend, *watch, hears=goals.Listener()),
         daemon=True,
     )
     waits.start()
@@ -935,10 +1005,10 @@ def test_on_v1alpha1_a_gang_does_not_take_its_own_pods_for_a_rival(tmp_path) -> 
     api.versions = ["v1alpha1"]
     cluster = FakeCluster(api)
     cluster.node("node-0")
-    machine = presets.machine("dgx-1-v100", "node-0")
+    machine = presets.preset_machine("dgx-1-v100", "node-0")
     api.add(published.config_map(machine, machine.everything))
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
     job = MPIJob(
         name="gang", command="c", image="i", workers=4, gpus=2, gputopology=True, gang=True
     )
@@ -961,13 +1031,15 @@ def claims(tmp_path) -> Iterator[World]:
     api.add(fake_dra.device_class())
     uuids = [f"GPU-{one:08x}-0000-4000-8000-{one:012x}" for one in range(8)]
     api.add(fake_dra.resource_slice("dra-1", uuids))
-    wanted = install.objects(install.Installation(image="repository/name@sha256:" + "0" * 64))
+    wanted = install.installation_objects(
+        install.Installation(image="repository/name@sha256:" + "0" * 64)
+    )
     for one in wanted:
         if "MutatingAdmissionPolicy" in one["kind"]:
             api.add(one)
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     with contextlib.closing(api), cluster.running():
-        yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)), config)
+        yield World(api, cluster, kubernetes.open_kubernetes(Options(kubeconfig=config)), config)
     assert not api.crashes, api.crashes[-1]
 
 
@@ -993,7 +1065,7 @@ def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None
     claims.submit(label=(label,))
     claims.cluster.kueue.admit("gang")
     claims.until(claims.pods)
-    submission.resume(claims.backend, "gang", "default")
+    resume_job(claims.backend, "gang", "default")
     claims.until(lambda: claims.nodes() == ["dra-1"] * 4)
     assert len(claims.api.all("ResourceClaim")) == 4
 
@@ -1001,7 +1073,7 @@ def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None
 def test_a_gang_is_not_started_with_a_claim_that_is_being_deleted(claims: World) -> None:
     claims.submit()
     claims.whole()
-    submission.suspend(claims.backend, "gang", "default")
+    suspend_job(claims.backend, "gang", "default")
     claims.until(lambda: not claims.pods())
     [name, *_] = [one["metadata"]["name"] for one in claims.api.all("ResourceClaim")]
     path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
@@ -1010,7 +1082,7 @@ def test_a_gang_is_not_started_with_a_claim_that_is_being_deleted(claims: World)
     claims.backend.api.delete(path)
     free = {"metadata": {"finalizers": None}}
     threading.Timer(0.5, lambda: claims.backend.api.patch(path, free, "merge")).start()
-    assert submission.resume(claims.backend, "gang", "default").resumed
+    assert resume_job(claims.backend, "gang", "default").resumed
     threading.Event().wait(0.6)
     assert len(claims.api.all("ResourceClaim")) == 4
     claims.whole()
@@ -1022,9 +1094,9 @@ def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -
     job = MPIJob(name="new", command="c", image="i", workers=2, gpus=1, gputopology=True)
     with pytest.raises(Unplaceable) as refused:
         planning.plan(job, world.backend, namespace="default")
-    kept = "GPUs are reserved for default/large, which comes first in the queue"
+    kept = "8 GPUs of node-1 are reserved for default/large, which comes first in the queue"
     assert kept in refused.value.notes
-    proposal = comparison.propose(job, world.backend, namespace="default")
+    proposal = propose(job, world.backend, namespace="default")
     assert proposal.refused is not None
     assert kept in proposal.notes
     assert world.submit("small", workers=2, gpus=1).starter is not None

@@ -110,7 +110,8 @@ def test_a_request_that_is_another_is_refused_with_all_that_differs(line):
         "  why:  it is another request: the command is sleep 60 there, sleep 61 here; --workers is"
         " 2 there, 4 here; --env differs in A, B; --label is team=x there, team=y here; --retry is"
         " 3 there, not set here\n"
-        "  try:  arena-topo delete demo; or --exists replace, which deletes and submits again\n"
+        "  try:  arena-topo delete demo -n default; or --exists replace, which deletes and submits"
+        " again\n"
         "  arena: the job demo is already exist, please delete it first.\n"
     )
     assert line.uid() == first

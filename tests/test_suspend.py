@@ -294,7 +294,7 @@ def test_nothing_of_a_suspended_local_job_runs_and_others_get_its_gpus(here: Any
     here.applied("next", workers=2, gpus=8)
     assert phase(here, "next") is Phase.PENDING
     assert here("suspend", "demo")[0] == 0
-    assert not processes.of_job(uid)
+    assert not processes.processes_of_job(uid)
     assert here.world.backend.job("demo", "default").instances == ()
     here.world.start("next")
     # Whoever is held keeps nothing back, and takes its turn again when it is resumed.
@@ -361,3 +361,27 @@ def test_no_look_sees_a_local_job_fail_while_it_is_suspended(here: Any):
     done.set()
     watching.join()
     assert seen <= {Phase.RUNNING, Phase.SUSPENDED}
+
+
+def test_a_slow_suspend_does_not_end_the_run_of_a_later_resume(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+):
+    running(here)
+    backend, end = here.world.backend, processes.end
+
+    def halted(*words: Any, **more: Any) -> Any:
+        left = end(*words, **more)
+        # The supervisor of the next run is a fork of this process.
+        slow.undo()
+        until(lambda: phase(here) is Phase.SUSPENDED)
+        assert backend.resume("demo", "default")
+        here.world.start("demo")
+        return left
+
+    with monkeypatch.context() as slow:
+        slow.setattr(processes, "end", halted)
+        assert here("suspend", "demo")[0] == 0
+    time.sleep(0.5)
+    assert phase(here) is Phase.RUNNING
+    reasons = [one.reason for one in backend.events(backend.job("demo", "default"))]
+    assert "Suspended" not in reasons[reasons.index("Resumed") :]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import termios
 
 import pytest
+from fake_terminal import Running
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_text import plain
 from rich.cells import cell_len
 
 from arena_topo import layout
 from arena_topo.admin import view
-from arena_topo.admin.checks import Finding, Outcome, Report
+from arena_topo.admin.checks import CheckReport, CheckResult, Prerequisite
 from arena_topo.cli import live, terminal
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
@@ -90,12 +93,6 @@ def marked(text):
     return re.sub(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m", lambda it: f"<{names[it[1]]}:{it[2]}>", shown)
 
 
-@pytest.fixture
-def styles(monkeypatch):
-    """Styles are kept, as where a stream takes colours."""
-    monkeypatch.setattr(layout.Styles, "kept", True)
-
-
 CELLS = st.one_of(
     st.sampled_from(["RUNNING", "Pending", "ok", "", "a b"]).map(layout.state),
     st.builds(Styled, st.text(st.characters(codec="utf-8")), st.sampled_from(Style)),
@@ -105,18 +102,16 @@ CELLS = st.one_of(
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4), st.integers(20, 60))
 def test_a_table_with_styles_is_laid_out_as_without_them(rows, width):
-    def shown():
+    def shown(rows):
         return layout.folded(layout.align(layout.table(("A", "B", "C"), rows)), width)
 
-    plain = shown()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout.Styles, "kept", True)
-        styled = shown()
-    assert layout.painted(styled, colours=False) == plain
-    assert CODES.sub("", layout.painted(styled, colours=True)) == plain
+    bare = shown(
+        [[cell.text if isinstance(cell, Styled) else cell for cell in row] for row in rows]
+    )
+    assert plain(shown(rows)) == bare
+    assert CODES.sub("", layout.painted(shown(rows), colours=True)) == bare
 
 
-@pytest.mark.usefixtures("styles")
 def test_states_are_coloured_in_their_cells_and_not_where_they_are_mentioned():
     rows = [
         ("worker-0", layout.state("Running"), "it is not Running on a"),
@@ -131,17 +126,15 @@ def test_states_are_coloured_in_their_cells_and_not_where_they_are_mentioned():
     )
 
 
-@pytest.mark.usefixtures("styles")
 def test_a_text_of_others_cannot_look_as_if_it_had_a_style():
     forged = str(Styled("ok", Style.GOOD))
     assert marked(layout.align(layout.table(("A",), [(forged,)]))) == "A\n\\U000f006f\\U000f006b\n"
 
 
-@pytest.mark.usefixtures("styles")
 def test_messages_are_coloured_by_their_first_word():
     error = ArenaError("no", why="it is PENDING", hint="get")
     error.notes = ("n",)
-    assert marked(layout.complaint(error)) == (
+    assert marked(layout.error_text(error)) == (
         "<note:note:> n\n<error:error:> no\n  why:  it is PENDING\n  try:  get"
     )
     assert marked(layout.noted("w", alert=True)) == "<warning:warning:> w"
@@ -157,13 +150,18 @@ def test_every_phase_has_a_colour(phase):
 
 def test_lines_are_cut_at_the_width_and_at_the_height():
     lines = [f"{index} {'x' * index}" for index in range(30)]
-    assert live.cut(lines, 20, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more lines"]
-    assert live.cut(lines, 12, 30, unicode=True)[11:13] == [
+    assert live.cut_to_screen(lines, 20, 4, unicode=True) == [
+        "0 ",
+        "1 x",
+        "2 xx",
+        "... 27 more lines",
+    ]
+    assert live.cut_to_screen(lines, 12, 30, unicode=True)[11:13] == [
         "11 xxxxxxxx…",
         "12 xxxxxxxx…",
     ]
-    assert live.cut(lines, 12, 30, unicode=False)[11] == "11 xxxxxx..."
-    assert len(live.cut(lines, 12, 30, unicode=True)) == 30
+    assert live.cut_to_screen(lines, 12, 30, unicode=False)[11] == "11 xxxxxx..."
+    assert len(live.cut_to_screen(lines, 12, 30, unicode=True)) == 30
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), st.integers(1, 40))
@@ -191,16 +189,33 @@ def status(count, running):
     )
 
 
+def test_a_stream_that_is_redrawn_in_place_is_still_a_terminal():
+    script = (
+        "from arena_topo.cli.console import Console\n"
+        "from arena_topo.cli.live import live\n"
+        "console = Console()\n"
+        "with live(console, console.stderr, lambda columns: 'a wait'):\n"
+        "    moving = console.shows_progress\n"
+        "print('moves:', moving)"
+    )
+    shown = Running.of([sys.executable, "-c", script], {"TERM": "xterm"})
+    assert shown.end() == 0
+    assert shown.screen.text == "moves: True"
+
+
 def test_of_many_pods_only_those_are_shown_that_do_not_run():
-    assert progress.screen(status(64, 62), now=5.0) == (
+    assert plain(progress.progress_screen(status(64, 62), now=5.0)) == (
         "demo is PENDING, 5s, 62 of 64 pods run\n"
         "  NAME            STATUS   AGE  NODE\n"
         "  ----            ------   ---  ----\n"
         "  demo-worker-62  Pending  5s   N/A\n"
         "  demo-worker-63  Pending  5s   N/A\n"
     )
-    assert progress.screen(status(64, 64), now=5.0) == "demo is PENDING, 5s, 64 of 64 pods run\n"
-    assert "demo-worker-0 " in progress.screen(status(4, 4), now=5.0)
+    assert (
+        plain(progress.progress_screen(status(64, 64), now=5.0))
+        == "demo is PENDING, 5s, 64 of 64 pods run\n"
+    )
+    assert "demo-worker-0 " in progress.progress_screen(status(4, 4), now=5.0)
 
 
 def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
@@ -209,22 +224,24 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
     with os.fdopen(inner, "w", encoding="utf-8") as stream, os.fdopen(outer, "rb"):
         for columns, rows in ((50, 10), (200, 60)):
             termios.tcsetwinsize(stream, (rows, columns))
-            assert terminal.wrapped(stream) == columns
+            assert terminal.wrap_columns(stream) == columns
             assert terminal.window(stream) == (columns, rows)
         said = "note: one two three four five"
         monkeypatch.setenv("COLUMNS", "20")
-        assert layout.folded(said, terminal.wrapped(stream)) == "note: one two three\n  four five"
+        assert (
+            layout.folded(said, terminal.wrap_columns(stream)) == "note: one two three\n  four five"
+        )
         assert terminal.window(stream) == (200, 60)
         termios.tcsetwinsize(stream, (0, 0))
         assert terminal.window(stream) == (80, 24)
-    assert layout.folded(said, terminal.wrapped(Stream(tty=False))) == said
-    assert terminal.wrapped(Stream(tty=False)) is None
-    assert terminal.wrapped(None) is None
+    assert layout.folded(said, terminal.wrap_columns(Stream(tty=False))) == said
+    assert terminal.wrap_columns(Stream(tty=False)) is None
+    assert terminal.wrap_columns(None) is None
 
 
 def test_of_an_error_the_reason_and_what_to_try_are_folded_below_themselves():
     error = ArenaError("one two three four", why="one two three four five", hint="a b c d e f g")
-    assert layout.complaint(error, 20) == (
+    assert plain(layout.error_text(error, 20)) == (
         "error: one two three\n"
         "  four\n"
         "  why:  one two\n"
@@ -237,7 +254,7 @@ def test_of_an_error_the_reason_and_what_to_try_are_folded_below_themselves():
 
 def test_a_command_is_never_broken_wherever_a_sentence_is():
     hint = "wait, or end it: arena-topo delete demo -n default; then submit it again"
-    assert layout.complaint(ArenaError("no", hint=hint), 30) == (
+    assert plain(layout.error_text(ArenaError("no", hint=hint), 30)) == (
         "error: no\n"
         "  try:  wait, or end it:\n"
         "        arena-topo delete demo -n default;\n"
@@ -269,18 +286,22 @@ def test_a_number_of_columns_that_no_terminal_has_counts_for_none(monkeypatch, s
     outer, inner = os.openpty()
     with os.fdopen(inner, "w", encoding="utf-8") as stream, os.fdopen(outer, "rb"):
         termios.tcsetwinsize(stream, (10, 50))
-        assert terminal.wrapped(stream) == 50
+        assert terminal.wrap_columns(stream) == 50
 
 
 def test_a_fix_is_wrapped_unless_it_is_a_command_to_be_copied():
-    report = Report(
+    report = CheckReport(
         namespace="default",
         findings=(
-            Finding(name="a", outcome=Outcome.WARN, found="x", fix="ask one of those who know"),
-            Finding(name="b", outcome=Outcome.FAIL, found="y", fix="kubectl get pods of all"),
+            Prerequisite(
+                name="a", outcome=CheckResult.WARN, found="x", fix="ask one of those who know"
+            ),
+            Prerequisite(
+                name="b", outcome=CheckResult.FAIL, found="y", fix="kubectl get pods of all"
+            ),
         ),
     )
-    assert view.report(report, width=30) == (
+    assert plain(view.report(report, width=30)) == (
         "CHECK  RESULT  FOUND\n"
         "a      warn    x\n"
         "               fix: ask one of\n"

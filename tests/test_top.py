@@ -21,13 +21,14 @@ from arena_nodes import (
     sharing,
 )
 from kube_objects import config_map, group, job, node, pod, resource_slice, uuid
+from plain_text import plain
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.metrics import GpuSample
 from arena_topo.engines.occupancy import Mode
-from arena_topo.jobs import filtering
+from arena_topo.jobs import job_order
 from arena_topo.jobs import top as topjob
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 from arena_topo.nodes import top_view
 
 NOW = 1795244530.0
@@ -48,11 +49,11 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_topology_node_is_shown_as_arena_shows_it():
     found = only(*arenas_node(), asking("mpi-dist-worker-0", "node-a", 2, annotations=group("0,3")))
-    assert top_view.details([found]) == screen("top-node-topology.txt")
+    assert plain(top_view.details([found])) == screen("top-node-topology.txt")
 
 
 def test_a_mixed_cluster_is_shown_as_arena_shows_it():
-    assert top_view.nodes(seen(*mixed()).nodes) == screen("top-node-mixed.txt")
+    assert plain(top_view.nodes_table(seen(*mixed()).nodes)) == screen("top-node-mixed.txt")
 
 
 def test_a_cluster_of_one_class_has_no_column_for_it():
@@ -61,12 +62,12 @@ def test_a_cluster_of_one_class_has_no_column_for_it():
         addressed("node-c", "10.0.0.3", gpus=4, allocatable=3, ready="False"),
         asking("other-0", "node-b", 2, "nvidia.com/gpu"),
     )
-    assert top_view.nodes(found.nodes) == screen("top-node-exclusive.txt")
+    assert plain(top_view.nodes_table(found.nodes)) == screen("top-node-exclusive.txt")
 
 
 def test_nodes_without_gpus_have_no_total():
     found = seen(addressed("m1", "10.0.0.9"), addressed("m2", "10.0.0.8", ready="Unknown"))
-    assert top_view.nodes(found.nodes).splitlines() == [
+    assert plain(top_view.nodes_table(found.nodes)).splitlines() == [
         "NAME  IPADDRESS  ROLE    STATUS    GPU(Total)  GPU(Allocated)",
         "m1    10.0.0.9   <none>  Ready     0           0",
         "m2    10.0.0.8   <none>  NotReady  0           0",
@@ -74,11 +75,11 @@ def test_nodes_without_gpus_have_no_total():
 
 
 def test_a_mixed_summary_of_named_nodes_has_no_total():
-    assert "----" not in top_view.nodes(seen(*mixed()).nodes, named=True)
+    assert "----" not in top_view.nodes_table(seen(*mixed()).nodes, named=True)
 
 
 def test_all_classes_in_detail_follow_each_other_as_in_arena():
-    assert top_view.details(seen(*mixed()).nodes) == screen("top-node-details.txt")
+    assert plain(top_view.details(seen(*mixed()).nodes)) == screen("top-node-details.txt")
 
 
 def test_the_document_has_arenas_keys_in_arenas_order():
@@ -92,7 +93,7 @@ def test_the_document_has_arenas_keys_in_arenas_order():
 
 def test_roles_are_filled_in_for_gpu_nodes_too():
     found = only(addressed("n", "1.2.3.4", gpus=1, labels={"kubernetes.io/role": "gpu"}))
-    assert top_view.nodes([found]).splitlines()[1].split()[2] == "gpu"
+    assert plain(top_view.nodes_table([found])).splitlines()[1].split()[2] == "gpu"
     assert top_view.nodes_value([found])["gpuExclusiveNodes"][0]["role"] == "gpu"
 
 
@@ -135,7 +136,7 @@ def test_a_gpu_that_is_not_healthy_is_named():
     text = top_view.details([found])
     assert "  GPU1   idle    false\n" in text
     assert "  Unhealthy GPUs: 1\n" in text
-    assert top_view.nodes([found]).splitlines()[0].endswith("UNHEALTHY")
+    assert plain(top_view.nodes_table([found])).splitlines()[0].endswith("UNHEALTHY")
 
 
 def test_terminating_pods_hold_their_gpus():
@@ -213,11 +214,11 @@ def test_a_node_of_a_dra_driver_shows_the_gpus_that_claims_give():
 def test_shared_and_sliced_nodes_are_of_their_own_class():
     found = seen(*sharing())
     assert [one.mode for one in found.nodes] == [Mode.SHARE, Mode.SHARE]
-    assert top_view.nodes(found.nodes) == screen("top-node-share.txt")
+    assert plain(top_view.nodes_table(found.nodes)) == screen("top-node-share.txt")
 
 
 def test_shared_and_sliced_nodes_in_detail():
-    assert top_view.details(seen(*sharing()).nodes) == screen("top-node-share-details.txt")
+    assert plain(top_view.details(seen(*sharing()).nodes)) == screen("top-node-share-details.txt")
 
 
 def test_the_document_of_shared_nodes():
@@ -291,7 +292,9 @@ def test_the_document_has_every_key_that_the_python_sdk_reads():
 def test_what_gpus_do_is_shown_in_arenas_layout():
     found = only(*arenas_node(), asking("p", "node-a", 2, annotations=group("0,3")))
     samples = measured("node-a", 0, 3, namespace="default", pod="p")
-    assert top_view.details([found], top_view.by_node(samples)) == screen("top-node-metric.txt")
+    assert plain(top_view.details([found], top_view.by_node(samples))) == screen(
+        "top-node-metric.txt"
+    )
 
 
 def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
@@ -299,7 +302,7 @@ def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
         addressed("node-b", "10.0.0.2", gpus=4), asking("p", "node-b", 2, "nvidia.com/gpu")
     )
     samples = measured("node-b", 0, 1, namespace="default", pod="p")
-    rows = top_view.details([found], top_view.by_node(samples)).splitlines()
+    rows = plain(top_view.details([found], top_view.by_node(samples))).splitlines()
     row = next(one for one in rows if one.startswith("  default "))
     assert row.split() == ["default", "p", "Running", "2", "gpu0,gpu1"]
 
@@ -360,23 +363,23 @@ def test_jobs_come_by_the_gpus_that_they_ask_for_then_by_name():
         running("a-9", request_gpus=2),
         running("large", request_gpus=64),
     ]
-    assert [one.name for one in filtering.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
+    assert [one.name for one in job_order.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
 
 
 def test_the_table_of_jobs_is_arenas():
     done = running("done", phase=Phase.SUCCEEDED, finished=NOW - 100, request_gpus=8)
     waits = running("waits", phase=Phase.PENDING, instances=(), allocated_gpus=0, request_gpus=16)
-    jobs = filtering.by_requested([running(), done, waits])
-    assert topjob.jobs(jobs, now=NOW) == screen("top-job-list.txt")
+    jobs = job_order.by_requested([running(), done, waits])
+    assert plain(topjob.top_jobs_table(jobs, now=NOW)) == screen("top-job-list.txt")
 
 
 def test_jobs_of_all_namespaces_show_their_namespace():
-    first = topjob.jobs([running()], now=NOW, namespaces=True).splitlines()[:2]
+    first = topjob.top_jobs_table([running()], now=NOW, namespaces=True).splitlines()[:2]
     assert [line.split()[0] for line in first] == ["NAMESPACE", "default"]
 
 
 def test_a_job_without_measurements_is_arenas_screen():
-    assert topjob.job(running(), now=NOW) == screen("top-job.txt")
+    assert plain(topjob.top_job_text(running(), now=NOW)) == screen("top-job.txt")
 
 
 def test_a_job_with_measurements_has_a_row_for_each_gpu():
@@ -384,26 +387,28 @@ def test_a_job_with_measurements_has_a_row_for_each_gpu():
         *measured("node-a", 10, 2, namespace="default", pod="mpi-dist-worker-0"),
         GpuSample(node="node-a", index=1, namespace="default", pod="mpi-dist-worker-1"),
     ]
-    assert topjob.job(running(), now=NOW, samples=samples) == screen("top-job-metric.txt")
+    assert plain(topjob.top_job_text(running(), now=NOW, samples=samples)) == screen(
+        "top-job-metric.txt"
+    )
 
 
 def test_a_job_can_be_narrowed_to_one_pod():
-    text = topjob.job(running(), now=NOW, instance="mpi-dist-worker-1")
+    text = topjob.top_job_text(running(), now=NOW, instance="mpi-dist-worker-1")
     assert "mpi-dist-worker-1" in text
     assert "mpi-dist-worker-0" not in text
 
 
 def test_gpus_that_are_guaranteed_are_named_without_measurements():
-    forecast = Forecast(
+    forecast = PlacementForecast(
         state="placed",
         workers=((0, "node-a", (0, 3)), (1, "node-a", (1, 2))),
         guarantee="gpus",
         binding="claims",
     )
-    rows = topjob.job(running(forecast=forecast), now=NOW).splitlines()
+    rows = topjob.top_job_text(running(forecast=forecast), now=NOW).splitlines()
     assert [row.split()[4] for row in rows if "-worker-" in row] == ["0,3", "1,2"]
-    free = Forecast(
+    free = PlacementForecast(
         **{**{name: getattr(forecast, name) for name in ("state", "workers")}, "guarantee": "node"}
     )
-    rows = topjob.job(running(forecast=free), now=NOW).splitlines()
+    rows = topjob.top_job_text(running(forecast=free), now=NOW).splitlines()
     assert [row.split()[4] for row in rows if "-worker-" in row] == ["N/A", "N/A"]

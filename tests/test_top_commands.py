@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import program
 import pytest
@@ -15,11 +16,12 @@ import yaml
 from arena_nodes import asking, document, mixed, screen, seen
 from fake_api import FakeApi, kubeconfig
 from fake_terminal import Running
-from kube_objects import group, node, pod
+from kube_objects import H100, group, node, pod
 from worlds import KubernetesWorld
 
 from arena_topo import cli
-from arena_topo.cli import watching
+from arena_topo.cli import refresh
+from arena_topo.cli.console import Console
 from arena_topo.clusters import view
 from arena_topo.clusters.records import MEMORY_GIVEN
 from arena_topo.engines import Options
@@ -73,6 +75,104 @@ def test_invalid_unread_fields_of_a_pod_do_not_hide_its_gpus(
     code, out, _ = run(capfd, "top", "node", f"--state={path}", "-d")
     assert code == 0
     assert "  Allocated GPUs: 3\n" in out
+
+
+@pytest.fixture
+def broken_gpus(tmp_path: Path) -> str:
+    """A dump of a node of 8 GPUs of which the device plugin offers 6, and which nobody uses."""
+    short = node("h100-0", labels={"nvidia.com/gpu.product": H100})
+    short["status"]["allocatable"] = {**short["status"]["allocatable"], "nvidia.com/gpu": "6"}
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps([short]))
+    return str(path)
+
+
+def states(out: str) -> list[list[str]]:
+    """STATUS and HEALTHY of each GPU of a node."""
+    table = out.partition("HEALTHY\n")[2].splitlines()
+    return [line.split()[1:] for line in table if line.startswith("  GPU")]
+
+
+def test_broken_gpus_whose_indexes_nobody_knows_are_unhealthy_and_not_in_use(
+    broken_gpus: str, capfd: pytest.CaptureFixture[str]
+):
+    _, out, _ = run(capfd, "top", "node", "-d", f"--state={broken_gpus}")
+    assert states(out) == [["idle", "unknown"]] * 8
+    assert "  2 GPUs are unhealthy; it is not reported which.\n" in out
+    assert "in use" not in out
+    assert ("  Allocated GPUs: 0\n" in out, "  Unhealthy GPUs: 2\n" in out) == (True, True)
+    _, out, _ = run(capfd, "top", "node", f"--state={broken_gpus}", "-o=json")
+    [value] = json.loads(out)["gpuTopologyNodes"]
+    assert {one["healthy"] for one in value["devices"]} == {None}
+    assert (value["hiddenGPUs"], value["unhealthyGPUs"]) == (0, 2)
+
+
+def test_of_a_full_node_with_a_broken_gpu_no_gpu_is_called_healthy(
+    broken_gpus: str, capfd: pytest.CaptureFixture[str]
+):
+    objects = [*json.loads(Path(broken_gpus).read_text()), pod("all", on="h100-0", gpus=6)]
+    Path(broken_gpus).write_text(json.dumps(objects))
+    _, out, _ = run(capfd, "top", "node", "-d", f"--state={broken_gpus}")
+    assert states(out) == [["unknown", "unknown"]] * 8
+    assert "  6 of the unknown GPUs are in use; it is not reported which.\n" in out
+    assert "  2 GPUs are unhealthy; it is not reported which.\n" in out
+
+
+def test_a_node_whose_device_plugin_offers_no_gpu_has_unhealthy_gpus_alone(
+    broken_gpus: str, capfd: pytest.CaptureFixture[str]
+):
+    [gone] = json.loads(Path(broken_gpus).read_text())
+    gone["status"]["allocatable"]["nvidia.com/gpu"] = "0"
+    Path(broken_gpus).write_text(json.dumps([gone]))
+    _, out, _ = run(capfd, "top", "node", "-d", f"--state={broken_gpus}")
+    assert states(out) == [["idle", "false"]] * 8
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (0, 8, "too few healthy GPUs", "or when h100-0 is healthy"),
+        (3, 8, "too few healthy GPUs", "or when h100-0 is free of other jobs and healthy"),
+        (3, 5, "not enough free GPUs", "or when 2 more GPUs of node h100-0 are free"),
+    ],
+)
+def test_broken_gpus_are_not_waited_for(
+    case: tuple[int, int, str, str], broken_gpus: str, capfd: pytest.CaptureFixture[str]
+):
+    busy, gpus, why, advice = case
+    objects = [*json.loads(Path(broken_gpus).read_text()), pod("other", on="h100-0", gpus=busy)]
+    Path(broken_gpus).write_text(json.dumps(objects))
+    words = (f"--gpus={gpus}", "--workers=1", "--gang", "--gputopology")
+    code, _, err = run(capfd, "plan", "mpi", f"--state={broken_gpus}", *words)
+    assert code == 3
+    assert f"  why:  1 node (h100-0): {why}\n" in err
+    assert err.splitlines()[-1].endswith(advice)
+
+
+def test_fragmentation_promises_what_plan_says_of_the_same_gangs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    # The NICs of such a machine are assumed from its product: nobody has reported them.
+    path = tmp_path / "idle.json"
+    product = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}
+    path.write_text(json.dumps([node(name, labels=product) for name in ("a", "b")]))
+    _, out, _ = run(capfd, "top", "node", "--frag", f"--state={path}", "-o=json")
+    [kind] = json.loads(out)["kinds"]
+    assert [gang["size"] for gang in kind["gangs"]] == [1, 2, 4, 8, 16]
+
+    def planned(workers: int, gpus: int) -> dict[str, Any]:
+        words = (f"--workers={workers}", f"--gpus={gpus}", "--gputopology", "-o=json")
+        _, out, _ = run(capfd, "plan", "mpi", f"--state={path}", *words)
+        return dict(json.loads(out))
+
+    for gang in kind["gangs"][1:]:
+        compact = planned(gang["workers"], gang["gpusPerWorker"])
+        speed = pytest.approx(compact["busBandwidthGBps"], rel=0.01)
+        assert (gang["fullGBps"], gang["bestGBps"]) == (speed, speed)
+        assert gang["usableGBps"] == pytest.approx(compact["usableGBps"], rel=0.01)
+    _, out, _ = run(capfd, "top", "node", "--frag", f"--state={path}")
+    assert "9.97 GB/s on 1 node, 86.4 planned\n" in out
+    assert "full speed over TCP, as in plan" in out
 
 
 def test_modes_and_names_choose_nodes(dump: str, capfd: pytest.CaptureFixture[str]):
@@ -171,7 +271,7 @@ def test_flags_that_would_mean_nothing_to_top_job_are_refused(
 def test_a_job_whose_name_is_mistyped_is_guessed(
     api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
-    world = KubernetesWorld(api, engine.open_backend(Options(kubeconfig=configured[1])))
+    world = KubernetesWorld(api, engine.open_kubernetes(Options(kubeconfig=configured[1])))
     world.backend.apply(world.plan(world.job("resnet", workers=1, gpus=1, gputopology=False)))
     code, _, err = run(capfd, *configured, "top", "job", "resnit")
     assert code == 1
@@ -230,7 +330,7 @@ def test_the_changing_parts_of_a_node_fit_a_terminal_of_24_rows(tmp_path: Path):
 
 
 def test_a_note_is_shown_once_while_refreshing(capfd: pytest.CaptureFixture[str]):
-    heard = watching.once(set())
+    heard = refresh.once(Console())
     heard("nothing is measured")
     heard("nothing is measured")
     assert capfd.readouterr().err == "note: nothing is measured\n"
@@ -274,14 +374,14 @@ def test_a_user_who_may_not_read_nodes_gets_the_missing_right(
 def test_a_user_who_may_not_read_nodes_gets_the_view_of_the_controller(
     api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
-    machine = presets.machine("dgx-1-v100", "node-x")
+    machine = presets.preset_machine("dgx-1-v100", "node-x")
     objects = [
         node("node-x"),
         published.config_map(machine, machine.everything),
         pod("p", on="node-x", gpus=3),
     ]
     encoded = view.encode(seen(*objects).cluster, observed_at=time.time() - 60)
-    name, namespace = view.NAME, view.NAMESPACE
+    name, namespace = view.VIEW_NAME, view.VIEW_NAMESPACE
     api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     api.add({"kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, **encoded})
     api.deny("list nodes")

@@ -15,11 +15,10 @@ from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli, layout
 from arena_topo.drawing import network, tables
-from arena_topo.drawing.machine import State, draw
-from arena_topo.engines import machines, opening
+from arena_topo.drawing.machine import State, draw_machine
+from arena_topo.engines import engine_choice, machines
 from arena_topo.engines.local import scheduler
 from arena_topo.errors import UnreadableTopology
-from arena_topo.nodes import topology
 from arena_topo.topology import Knowledge, documents, gpu_set, presets, published
 
 HERE = Path(__file__).parent
@@ -76,7 +75,9 @@ def quad(name: str = "node-1"):
 
 def shown(**how: Any) -> str:
     """What is shown of the quad: its matrix, and its boxes without the same links once more."""
-    drawn = draw(State(machine=machines.read(str(QUAD)).machine), pairs=False, **how)
+    drawn = draw_machine(
+        State(machine=machines.read_description(str(QUAD)).machine), pairs=False, **how
+    )
     return f"{screen('matrix-nccl.txt')}\n{drawn}"
 
 
@@ -94,13 +95,16 @@ def test_what_is_printed_as_json_can_be_read_back_whole(arena, tmp_path):
     again.write_text(out, encoding="utf-8")
     assert arena("show", "--from", str(again), "-o", "json") == (0, out, "")
     assert arena("show", "--from", str(again)) == (0, shown(), "")
-    assert machines.read(str(again)).machine == machines.read(str(QUAD)).machine
+    assert (
+        machines.read_description(str(again)).machine
+        == machines.read_description(str(QUAD)).machine
+    )
 
 
-@pytest.mark.parametrize("preset", presets.names())
+@pytest.mark.parametrize("preset", presets.preset_names())
 def test_every_preset_survives_its_own_json(preset):
-    machine = presets.machine(preset, "here")
-    value = json.loads(layout.to_json(tables.machine_value(machine)))
+    machine = presets.preset_machine(preset, "here")
+    value = json.loads(layout.go_json(tables.machine_value(machine)))
     assert documents.from_document(value, name="elsewhere") == machine
 
 
@@ -191,6 +195,11 @@ def test_json_may_leave_out_all_but_gpus_and_links():
     assert documents.from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
 
 
+def test_json_of_a_later_version_is_read_without_what_it_says_more():
+    later = {**GOOD, "apiVersion": "arena-topo/v2", "mood": 7, "gpus": [{"mood": "good"}, {}]}
+    assert documents.from_document(later, name="m") == documents.from_document(GOOD, name="m")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -206,7 +215,7 @@ def test_json_may_leave_out_all_but_gpus_and_links():
             "FILE, configmap kube-system/? data: expected a mapping, got nothing",
         ),
         (b"<system>\xff</system>", "cannot read FILE"),
-        (b"x" * (machines.MOST_BYTES + 1), "cannot read FILE"),
+        (b"x" * (machines.MAX_MACHINE_BYTES + 1), "cannot read FILE"),
     ],
     ids=["empty", "cut XML", "JSON", "NaN", "deep", "List", "cut", "ConfigMap", "UTF-8", "large"],
 )
@@ -291,11 +300,11 @@ def dump(tmp_path):
 
 def test_without_a_machine_the_network_is_drawn_with_what_is_free(arena, dump):
     code, out, _err = arena("show", "--state", dump)
-    cluster = opening.read_state((dump,))
-    assert (code, out) == (0, network.text(cluster))
+    cluster = engine_choice.read_state((dump,))
+    assert (code, out) == (0, network.draw_network(cluster))
     assert "node-4 (cordoned)" in out
     plain = arena("show", "--state", dump, "--ascii")[1]
-    assert plain == network.text(cluster, unicode=False)
+    assert plain == network.draw_network(cluster, unicode=False)
 
 
 def test_the_network_as_json_is_what_was_drawn(arena, dump):
@@ -316,12 +325,12 @@ def test_a_fabric_file_says_what_joins_the_nodes(arena, dump, tmp_path):
 
 def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dump):
     code, out, _err = arena("show", "node-1", "--state", dump)
-    machine = opening.read_state((dump,)).nodes[0].machine
+    machine = engine_choice.read_state((dump,)).nodes[0].machine
     matrix, _, legend = out.partition("NIC Legend:\n  NIC0: mlx5_0\n\n")
     assert matrix.splitlines()[0].split() == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NUMA"]
     assert (code, legend) == (
         0,
-        draw(State(machine=machine, free=gpu_set([0, 2, 3])), pairs=False),
+        draw_machine(State(machine=machine, free=gpu_set([0, 2, 3])), pairs=False),
     )
 
 
@@ -329,12 +338,13 @@ def test_a_node_as_json_says_which_of_its_gpus_are_free(arena, dump):
     _code, out, _err = arena("show", "node-1", "--state", dump, "-o", "json")
     found = json.loads(out)
     assert found["links"][0] == ["X", "NV2", "NV1", "NV1"]
-    assert {key: found[key] for key in list(found)[-8:]} == {
+    assert {key: found[key] for key in list(found)[-9:]} == {
         "free": [0, 2, 3],
         "freeCount": 3,
         "inUse": [1],
         "opaque": 0,
         "unhealthy": [],
+        "unhealthyCount": 0,
         "unavailable": None,
         "notes": [],
         "emulated": False,
@@ -428,16 +438,18 @@ def test_presets_are_machines_in_json(arena):
     code, out, _err = arena("presets", "-o", "json")
     found = json.loads(out)
     assert (code, found["kind"]) == (0, "PresetList")
-    assert [one["name"] for one in found["items"]] == [*presets.names()]
+    assert [one["name"] for one in found["items"]] == [*presets.preset_names()]
     (dgx,) = (one for one in found["items"] if one["name"] == "dgx-1-v100")
-    assert documents.from_document(dgx, name="x") == presets.machine("dgx-1-v100", "dgx-1-v100")
+    assert documents.from_document(dgx, name="x") == presets.preset_machine(
+        "dgx-1-v100", "dgx-1-v100"
+    )
     assert yaml.safe_load(arena("presets", "-o", "yaml")[1]) == found
 
 
 def test_on_a_narrow_terminal_network_cards_are_listed_below_the_gpus(arena, monkeypatch):
     wide = arena("show", "dgx-1-v100")[1]
     assert "NIC0" in wide.splitlines()[0]
-    monkeypatch.setattr(topology, "columns", lambda: 80)
+    monkeypatch.setattr("arena_topo.cli.terminal.drawing_columns", lambda _stream: 80)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     narrow = arena("show", "dgx-1-v100")[1]
     assert "NIC0" not in narrow.splitlines()[0]
@@ -684,7 +696,7 @@ def test_an_invalid_config_map_is_replaced(arena, api):
 
 
 def test_the_config_map_of_acks_own_agent_is_updated(arena, api):
-    theirs = published.config_map(presets.machine("hgx-a100-4", "node-1"), quad().everything)
+    theirs = published.config_map(presets.preset_machine("hgx-a100-4", "node-1"), quad().everything)
     theirs["metadata"]["name"] = "gpu-topology-186"
     api.add(theirs)
     assert arena("publish", "node-1", "--from", str(QUAD))[1] == (

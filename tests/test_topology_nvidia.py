@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
-from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine, behind_nvswitch, nvidia
+from arena_topo.topology import (
+    GPU,
+    NIC,
+    SYS,
+    Link,
+    LinkKind,
+    Machine,
+    behind_nvswitch,
+    flat,
+    nvidia,
+)
 from arena_topo.topology.nvidia import parse_topo
 
 MACHINES = Path(__file__).parent / "machines"
@@ -236,18 +246,34 @@ mlx5_0  PIX     PHB     SYS      X
         (("GPU0    GPU1", "GPU00   GPU1"), "line 1: GPU0 has no column, "),
         (("GPU1    GPU2", "GPU1    GPU1"), "line 1: a device has two columns"),
         (("GPU2    SYS", "GPU1    SYS"), "line 4: the matrix ends before the row of GPU2: 'GPU1"),
-        (("GPU2    SYS", "GPU3    SYS"), "line 4: the matrix ends before the row of GPU2: 'GPU3"),
+        (("GPU2    SYS", "GPU3    SYS"), "line 4: GPU3 has a row, but no column"),
         (("GPU2    SYS", "G?U2    SYS"), "line 4: the matrix ends before the row of GPU2: 'G?U2"),
         (
             ("    SYS     PIX     0-9     0", ""),
             "line 2: the row of GPU0 is cut or wrapped: 2 of 4 cells",
         ),
         (("GPU0    GPU1    GPU2", "a       b       c   "), "line 1: no header (GPU0 GPU1 ...)"),
+        (("GPU2    mlx5_0", "GPU2mlx5_0"), "line 1: GPU2mlx5_0 is two devices, as a blank is"),
+        (("mlx5_0  PIX", "mlx5_1  PIX"), "line 5: mlx5_1 has a row, but no column"),
     ],
 )
 def test_a_wrong_matrix_is_refused_with_the_line_and_the_cells(change, message):
     assert change[0] in GOOD
     assert refusal(GOOD.replace(*change, 1)).startswith(message)
+
+
+def test_a_header_that_is_glued_together_is_refused_however_the_rows_go_on():
+    """Else the rows have a cell more than the header, which slides into the affinities."""
+    glued = write_topo(nineteen()).replace("NIC11\tNIC12", "NIC11NIC12", 1)
+    assert refusal(glued).startswith("line 1: NIC11NIC12 is two devices, as a blank is missing")
+
+
+def nineteen() -> Machine:
+    """Six GPUs and 13 NICs, as `nvidia-smi` counts them."""
+    near = Link(kind=LinkKind.PIX)
+    nics = tuple(NIC(name=f"NIC{at}", attachment=(near,) * 6) for at in range(13))
+    gpus = tuple(GPU(index=at, numa=0) for at in range(6))
+    return Machine(name="a", gpus=gpus, links=flat(6), nics=nics)
 
 
 def test_the_unchanged_matrix_is_read():

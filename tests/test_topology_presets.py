@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UsageError
 from arena_topo.topology import Knowledge, LinkKind, presets
+from arena_topo.topology.models import MODELS, model_of
 
 
 def links(machine):
@@ -58,7 +59,7 @@ def classes_of_connected_sets(machine):
 
 
 def test_a_dgx_1_v100_has_its_published_doubles_and_singles():
-    machine = presets.machine("dgx-1-v100", "node")
+    machine = presets.preset_machine("dgx-1-v100", "node")
     assert lanes(machine, 2) == {
         (0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7),
     }  # fmt: skip
@@ -69,7 +70,7 @@ def test_a_dgx_1_v100_has_its_published_doubles_and_singles():
 
 
 def test_a_dgx_1_p100_has_sixteen_single_links():
-    machine = presets.machine("dgx-1-p100", "node")
+    machine = presets.preset_machine("dgx-1-p100", "node")
     assert lanes(machine, 1) == {
         (0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 5), (2, 3),
         (2, 6), (3, 7), (4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7),
@@ -79,7 +80,7 @@ def test_a_dgx_1_p100_has_sixteen_single_links():
 
 @pytest.mark.parametrize(("preset", "kinds"), [("dgx-1-v100", 46), ("dgx-1-p100", 14)])
 def test_the_kinds_of_connected_sets_are_as_many_as_blink_counted(preset, kinds):
-    assert classes_of_connected_sets(presets.machine(preset, "node")) == kinds
+    assert classes_of_connected_sets(presets.preset_machine(preset, "node")) == kinds
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,22 @@ def test_the_kinds_of_connected_sets_are_as_many_as_blink_counted(preset, kinds)
         ("pcie-4", "T4", {"PIX": 2, "PHB": 4}, False, 3),
         ("pcie-8", "L40S", {"PIX": 4, "PXB": 8, "SYS": 16}, False, 4),
         ("pcie-8-a100", "A100", {"NV12": 4, "NODE": 8, "SYS": 16}, False, 4),
+        ("hgx-v100-4", "V100", {"NV2": 6}, False, 3),
+        ("hgx-h100-4", "H100", {"NV6": 6}, False, 5),
+        ("gh200-4", "GH200", {"NV6": 6}, False, None),
+        ("pcie-2-h100-nvl", "H100", {"NV12": 1}, False, 5),
+        ("pcie-8-h100-nvl", "H100", {"NV12": 4, "NODE": 8, "SYS": 16}, False, 5),
+        ("pcie-8-h200-nvl", "H200", {"NV6": 12, "SYS": 16}, False, 5),
+        ("pcie-4-a100", "A100", {"NV12": 2, "NODE": 4}, False, 4),
+        ("pcie-8-a40", "A40", {"NV4": 4, "NODE": 8, "SYS": 16}, False, 4),
+        ("pcie-4-a6000", "RTX A6000", {"NV4": 2, "NODE": 4}, False, 4),
+        ("pcie-8-rtx-pro-6000", "RTX PRO 6000", {"NODE": 12, "SYS": 16}, False, 5),
+        ("pcie-8-rtx-5090", "RTX 5090", {"NODE": 12, "SYS": 16}, False, 5),
+        ("pcie-8-rtx-4090", "RTX 4090", {"NODE": 12, "SYS": 16}, False, 4),
     ],
 )
 def test_a_preset_is_the_machine_it_names(preset, model, expected, nvswitch, generation):
-    machine = presets.machine(preset, "node-7")
+    machine = presets.preset_machine(preset, "node-7")
     assert machine.name == "node-7"
     assert machine.model == model
     assert links(machine) == expected
@@ -116,13 +129,55 @@ def test_a_preset_is_the_machine_it_names(preset, model, expected, nvswitch, gen
 
 
 def test_every_preset_is_listed_with_a_summary():
-    assert presets.names() == tuple(presets.PRESETS)
-    assert len(presets.names()) == 18
+    assert presets.preset_names() == tuple(presets.PRESETS)
     assert all(known.summary for known in presets.PRESETS.values())
 
 
+@pytest.mark.parametrize("name", presets.INSTANCES)
+def test_an_instance_type_is_a_machine_of_a_known_model_with_the_nics_of_its_cloud(name):
+    sold, machine = presets.INSTANCES[name], presets.instance_type(name)
+    assert machine.model in MODELS
+    assert machine.links == presets.preset_machine(sold.preset, "node").links
+    assert [nic.speed for nic in machine.nics] == [sold.speed] * sold.nics
+    assert machine.nics_assumed == f"instance type {name}"
+    assert machine.knowledge is Knowledge.ASSUMED
+    assert sold.source
+
+
+@pytest.mark.parametrize(
+    ("product", "model"),
+    [
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "RTX PRO 6000"),
+        ("RTX PRO 6000", "RTX PRO 6000"),
+        ("NVIDIA RTX 6000D", "RTX 6000D"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA RTX 5000 Ada Generation", "RTX 5000 Ada"),
+        ("Quadro RTX 6000", "RTX 6000"),
+        ("NVIDIA TITAN RTX", "TITAN RTX"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX 3090 Ti"),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090"),
+        ("NVIDIA GeForce RTX 4090 D", "RTX 4090 D"),
+        ("rtx 4090", "RTX 4090"),
+        ("NVIDIA RTX A4000", "RTX A4000"),
+        ("NVIDIA GB10", "GB10"),
+        ("NVIDIA L2", "L2"),
+        ("NVIDIA B100", "B100"),
+        ("NVIDIA H100 NVL", "H100"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("Tesla V100S-PCIE-32GB", "V100"),
+        ("NVIDIA GeForce GTX 1080 Ti", "GTX 1080 Ti"),
+        ("", None),
+    ],
+)
+def test_a_product_belongs_to_the_model_that_its_name_begins_with(product, model):
+    assert model_of(product) == model
+
+
 def test_a_dgx_1_v100_knows_its_nics():
-    machine = presets.machine("dgx-1-v100", "node")
+    machine = presets.preset_machine("dgx-1-v100", "node")
     near = {
         nic.name: [gpu for gpu, link in enumerate(nic.attachment) if link.kind is LinkKind.PIX]
         for nic in machine.nics
@@ -132,7 +187,7 @@ def test_a_dgx_1_v100_knows_its_nics():
 
 def test_an_unknown_preset_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as caught:
-        presets.machine("DGX1-v100", "node")
+        presets.preset_machine("DGX1-v100", "node")
     assert str(caught.value) == "unknown preset 'DGX1-v100'"
     assert caught.value.hint == "did you mean dgx-1-v100?"
 
@@ -150,7 +205,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest():
 )
 def test_the_presets_that_begin_like_an_unknown_one_are_the_nearest(typed: str, meant: str):
     with pytest.raises(UsageError) as caught:
-        presets.machine(typed, "node")
+        presets.preset_machine(typed, "node")
     assert caught.value.hint == f"did you mean {meant}?"
     assert "hgx-h100" in caught.value.why
 
@@ -179,9 +234,9 @@ def test_a_product_of_one_board_is_assumed_to_be_that_board(product, count, pres
     machine = presets.match(product, count, "node")
     assert machine.knowledge is Knowledge.ASSUMED
     assert machine.name == "node"
-    assert machine.links == presets.machine(preset, "node").links
+    assert machine.links == presets.preset_machine(preset, "node").links
     assert machine.model == presets.PRESETS[preset].model
-    assert machine.nics == presets.machine(preset, "node").nics
+    assert machine.nics == presets.preset_machine(preset, "node").nics
     assert machine.nics_assumed == f"machines with {count} x {machine.model}"
     assert {gpu.numa for gpu in machine.gpus} == {None}
 
@@ -223,10 +278,10 @@ def test_a_product_that_does_not_tell_its_links_matches_nothing(product, count):
     ],
 )
 def test_an_emulated_cluster_has_the_requested_machines(spec, expected):
-    machines = presets.emulated(spec)
+    machines = presets.emulated_machines(spec)
     assert [machine.name for machine in machines] == expected
     assert all(
-        machine.links == presets.machine(machine.name.rsplit("-", 1)[0], "n").links
+        machine.links == presets.preset_machine(machine.name.rsplit("-", 1)[0], "n").links
         for machine in machines
     )
 
@@ -259,15 +314,15 @@ def test_an_emulated_cluster_has_the_requested_machines(spec, expected):
 )
 def test_nonsense_to_emulate_is_a_usage_error_that_lists_the_presets(spec, message):
     with pytest.raises(UsageError) as caught:
-        presets.emulated(spec)
+        presets.emulated_machines(spec)
     assert str(caught.value) == message
-    assert all(name in caught.value.why for name in presets.names())
+    assert all(name in caught.value.why for name in presets.preset_names())
 
 
 @given(st.text(max_size=40))
 def test_no_text_makes_the_emulation_fall_over(spec):
     try:
-        machines = presets.emulated(spec)
+        machines = presets.emulated_machines(spec)
     except UsageError:
         machines = ()
     assert all(machine.gpus for machine in machines)

@@ -90,6 +90,12 @@ def test_a_config_map_becomes_its_machine():
     assert not machine.nvswitch
 
 
+def test_keys_of_a_later_version_change_nothing():
+    later = document(mood='{"good": [7]}')
+    later["metadata"]["annotations"] = {"arena-topo.io/knowledge": "guessed"}
+    assert documents.from_config_map(later) == documents.from_config_map(document())
+
+
 def test_measured_bandwidths_come_with_it():
     read = documents.from_config_map(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
     assert read.machine.measured == ((gpu_set([0, 3]), 47.0), (gpu_set([0, 1, 2, 3]), 82.1))
@@ -186,7 +192,7 @@ def test_a_config_map_without_a_node_name_is_refused():
 
 
 def test_a_machine_is_published_in_the_words_of_ack():
-    machine = presets.machine("hgx-a100-4", "node-1")
+    machine = presets.preset_machine("hgx-a100-4", "node-1")
     assert published.config_map(machine, gpu_set([0, 1, 3])) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -208,7 +214,7 @@ def test_a_machine_is_published_in_the_words_of_ack():
 
 
 def test_assumed_nics_are_not_published():
-    machine = presets.machine("dgx-1-v100", "node")
+    machine = presets.preset_machine("dgx-1-v100", "node")
     assert "nics" in published.config_map(machine, machine.everything)["data"]
     guessed = replace(machine, knowledge=Knowledge.ASSUMED)
     assert "nics" not in published.config_map(guessed, machine.everything)["data"]
@@ -231,7 +237,7 @@ def test_assumed_nics_are_not_published():
     ],
 )
 def test_nics_that_make_no_sense_are_refused_and_the_rest_is_used(nics, said):
-    machine = presets.machine("hgx-a100-4", "node")
+    machine = presets.preset_machine("hgx-a100-4", "node")
     written = published.config_map(machine, machine.everything)
     written["data"]["nics"] = nics
     with pytest.raises(UnreadableTopology, match=said):
@@ -292,7 +298,7 @@ def test_a_published_machine_is_read_back_the_same(machine, healthy):
 
 
 def test_an_unknown_machine_is_published_without_links():
-    machine = nodelabels.from_labels("node", {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
+    machine = nodelabels.machine_from_labels("node", {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
     written = published.config_map(machine, machine.everything)
     assert set(written["data"]) == {"nodeName", "devices"}
     assert documents.from_config_map(written, model="L40S").machine == machine
@@ -330,17 +336,17 @@ XE9680 = {
 
 
 def test_a_known_product_and_count_is_assumed_to_be_its_machine():
-    machine = nodelabels.from_labels("node", XE9680, 8)
+    machine = nodelabels.machine_from_labels("node", XE9680, 8)
     assert machine.name == "node"
     assert machine.knowledge is Knowledge.ASSUMED
     assert machine.nvswitch
-    assert machine.links == presets.machine("hgx-h100", "node").links
+    assert machine.links == presets.preset_machine("hgx-h100", "node").links
 
 
 def test_ack_names_the_product_in_a_label_of_its_own():
     labels = {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB"}
-    machine = nodelabels.from_labels("node", labels, 8)
-    assert machine.links == presets.machine("dgx-1-v100", "node").links
+    machine = nodelabels.machine_from_labels("node", labels, 8)
+    assert machine.links == presets.preset_machine("dgx-1-v100", "node").links
     assert machine.knowledge is Knowledge.ASSUMED
 
 
@@ -356,7 +362,7 @@ def test_ack_names_the_product_in_a_label_of_its_own():
     ],
 )
 def test_anything_else_is_unknown_with_its_model(labels, count, model):
-    machine = nodelabels.from_labels("node", labels, count)
+    machine = nodelabels.machine_from_labels("node", labels, count)
     assert machine.knowledge is Knowledge.UNKNOWN
     assert machine.model == model
     assert len(machine.gpus) == count
@@ -364,7 +370,7 @@ def test_anything_else_is_unknown_with_its_model(labels, count, model):
 
 
 def test_a_node_without_gpus_has_an_empty_machine():
-    assert nodelabels.from_labels("node", {}, 0).gpus == ()
+    assert nodelabels.machine_from_labels("node", {}, 0).gpus == ()
 
 
 @pytest.mark.parametrize(
@@ -412,7 +418,7 @@ def test_labels_of_real_nodes_are_understood(capture, reason):
 
 
 def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
-    machine = replace(presets.machine("hgx-h100", "node"), nics=())
+    machine = replace(presets.preset_machine("hgx-h100", "node"), nics=())
     read = documents.from_config_map(
         published.config_map(machine, machine.everything), model="NVIDIA-H100-80GB-HBM3"
     )
@@ -422,7 +428,7 @@ def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
 
 @pytest.mark.parametrize("key", ["bandwidth", "busBandwidth", "linkType"])
 def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
-    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(0b11110111))
+    whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(0b11110111))
     whole["data"][key] = "garbage"
     complaints = {}
     read = documents.from_config_map(whole, complaints=complaints)
@@ -435,14 +441,14 @@ def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
 
 
 def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
-    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
+    whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["devices"] = "garbage"
     with pytest.raises(UnreadableTopology, match=r"data\.devices"):
         documents.from_config_map(whole, complaints={})
 
 
 def test_a_measured_bandwidth_of_nothing_is_refused():
-    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
+    whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["busBandwidth"] = '{"0,1": 0}'
     with pytest.raises(UnreadableTopology, match=r"expected a number >= 0\.001"):
         documents.from_config_map(whole)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import Knowledge
-from arena_topo.topology.nccl_xml import MOST_CHARACTERS, MOST_LEVELS, parse_xml, read_xml
+from arena_topo.topology.nccl_xml import MAX_XML_CHARACTERS, MAX_XML_DEPTH, parse_xml, read_xml
 
 MACHINES = Path(__file__).parent / "machines"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "xml"
@@ -314,8 +314,8 @@ def test_invalid_text_is_refused_with_its_line(text, message):
             '<?xml version="1.0"?>\n<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>\n<a>&x;</a>',
             "line 2: a document type (a), which NCCL never writes",
         ),
-        ("<a>" * (MOST_LEVELS + 1), f"line 1: more than {MOST_LEVELS} elements one in another"),
-        ("<a>" + " " * MOST_CHARACTERS, "line 1: 1,000,003 characters are too many"),
+        ("<a>" * (MAX_XML_DEPTH + 1), f"line 1: more than {MAX_XML_DEPTH} elements one in another"),
+        ("<a>" + " " * MAX_XML_CHARACTERS, "line 1: 1,000,003 characters are too many"),
     ],
     ids=["entity", "external entity", "deep", "large"],
 )

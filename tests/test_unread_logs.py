@@ -20,13 +20,14 @@ from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive, Kept
 from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.kubernetes.streaming import Lines, Place
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.kubernetes.log_position import Lines, ReadPosition
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
-from arena_topo.joblogs.follow import AGAIN, Asked, FollowState
-from arena_topo.joblogs.notices import Note
+from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.follow import AGAIN, FollowState
+from arena_topo.joblogs.notices import LogNote
 from arena_topo.reasons import launcher_log
 
 ALL = Asked(everyone=True)
@@ -50,7 +51,7 @@ class Shown:
     """What is shown of the logs of `demo`, in how many seconds each line, and how that ends."""
 
     def __init__(self, backend: KubernetesBackend, asked: Asked) -> None:
-        self.told: list[Note] = []
+        self.told: list[LogNote] = []
         self.texts: list[str] = []
         self.error: ArenaError | None = None
         shown = logs.Shown(backend, "demo", "default", asked, tell=self.told.append)
@@ -58,7 +59,7 @@ class Shown:
             for batch in shown:
                 self.texts += [one.text.decode() for one in batch]
                 if batch:
-                    self.told.append(Note(text=f"{len(batch)} lines"))
+                    self.told.append(LogNote(text=f"{len(batch)} lines"))
         except ArenaError as error:
             self.error = error
         self.end = shown.end
@@ -83,7 +84,7 @@ def said(lines: Sequence[Line]) -> list[str]:
 
 
 def test_behind_a_clock_that_was_set_back_no_line_comes_twice():
-    place = Place()
+    place = ReadPosition()
     before = [(10, "a"), (11, "b"), (5, "c"), (6, "d")]
     assert said(Lines(place, SOURCE).feed(body(*before))) == ["a", "b", "c", "d"]
     # All of it is asked for.
@@ -105,7 +106,7 @@ def test_after_a_clock_was_set_back_the_end_of_a_job_brings_no_line_again(
         reader = Reader(following)
         reader.until_said("e")
         api.cut_logs()
-        reader.until_turn(Turn.BROKEN)
+        reader.until_turn(LogTurn.BROKEN)
         operator.finish("demo")
         reader.until_done()
     assert reader.texts() == ["a", "b", "c", "d", "e"]
@@ -122,7 +123,7 @@ def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
     monkeypatch.setattr(containerlog, "_ANSWER", 1.5)
-    monkeypatch.setattr(window, "PATIENCE", 0.5)
+    monkeypatch.setattr(window, "BACKLOG_SECONDS", 0.5)
     running(backend, operator, "from the launcher", workers=2)
     api.write("demo-worker-1", "from worker 1", at=second(1))
     hang(api, WORKER)
@@ -176,7 +177,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         (containerlog, "_ANSWER", 2.5),
         (containerlog, "_LONGEST", 0.2),
         (logs, "AFTER_END", 4.0),
-        (logs, "LONGEST", 4.0),
+        (logs, "MISSING_LOG_GRACE", 4.0),
     ):
         monkeypatch.setattr(module, name, seconds)
 
@@ -254,7 +255,7 @@ def test_a_log_that_the_server_does_not_have_is_asked_for_once(
     running(backend, operator, "unread")
     api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, status=404)
     api.requests.clear()
-    assert launcher_log.read(backend, backend.job("demo", "default")) is None
+    assert launcher_log.read_log_end(backend, backend.job("demo", "default")) is None
     shown = Shown(backend, Asked())
     assert (isinstance(shown.error, NotFound), shown.texts) == (True, [])
     assert sum("/log" in one for one in api.requests) == 2
@@ -276,9 +277,9 @@ def incomplete(state: FollowState) -> list[Source]:
 
 def test_a_log_that_is_read_again_lacks_nothing():
     state = follow_state()
-    state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), 0.0)
+    state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), 0.0)
     assert incomplete(state) == [SOURCE]
-    state.notice(Notice(turn=Turn.RESUMED, source=SOURCE), 0.0)
+    state.notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), 0.0)
     assert incomplete(state) == []
 
 
@@ -286,22 +287,22 @@ def test_a_break_is_news_once_and_again_after_half_a_minute():
     state = follow_state()
     told: list[float] = []
     for now in (0.0, 1.0, AGAIN - 1, AGAIN, AGAIN + 1):
-        state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), now)
+        state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
         told += [now] * len(state.told())
-        state.notice(Notice(turn=Turn.RESUMED, source=SOURCE), now)
+        state.notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), now)
     assert told == [0.0, AGAIN]
     for now in (90.0, 180.0, 270.0):
         # As long as it is broken nothing new has happened.
-        state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), now)
+        state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
         told += [now] * len(state.told())
     assert told == [0.0, AGAIN, 90.0]
 
 
 def test_a_pod_that_was_deleted_lacks_what_was_not_read_before():
     state = follow_state()
-    state.notice(Notice(turn=Turn.GONE, source=SOURCE), 0.0)
+    state.notice(Notice(turn=LogTurn.GONE, source=SOURCE), 0.0)
     assert incomplete(state) == []
-    state.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST), 0.0)
+    state.notice(Notice(turn=LogTurn.GONE, source=SOURCE, error=LOST), 0.0)
     [note] = notices.incomplete(state.incomplete(None, done=True))
     assert note.text == f"the log could not be read to the end ({LAUNCHER}): the connection broke"
     assert note.warns
@@ -311,7 +312,7 @@ def test_many_logs_that_lack_something_for_one_reason_are_one_note():
     state = follow_state()
     for index in range(64):
         source = Source(pod=f"demo-worker-{index}", uid=str(index), worker=index)
-        state.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST), 0.0)
+        state.notice(Notice(turn=LogTurn.BROKEN, source=source, error=LOST), 0.0)
     [note] = notices.incomplete(state.incomplete(None, done=True))
     assert note.text == (
         "64 logs could not be read to the end"
@@ -326,7 +327,7 @@ def test_a_log_whose_beginning_was_given_up_is_not_kept_as_whole(tmp_path: Path)
     archive = Archive(tmp_path / "kept")
     other = replace(SOURCE, pod=WORKER, chief=False)
     lines = [Line(one, at, b"", b"text") for one in (SOURCE, other) for at in (5, 6)]
-    cut = Notice(turn=Turn.CUT, source=other)
+    cut = Notice(turn=LogTurn.CUT, source=other)
     archive.adopt("local", OVER, iter([cut, *lines]))
     [kept] = archive.kept("local", "default", "demo")
     assert [one.pod for one in kept.lacking] == [WORKER]
@@ -347,7 +348,7 @@ def moment(seconds: float) -> str:
 def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
     backend: KubernetesBackend, tmp_path: Path
 ):
-    archive, told = Archive(tmp_path / "kept"), list[Note]()
+    archive, told = Archive(tmp_path / "kept"), list[LogNote]()
     for uid in range(3):
         keep(archive, backend.place, str(uid), 1_000_000.0 + uid)
     shown = logs.Shown(backend, "demo", "default", Asked(), tell=told.append, archive=archive)

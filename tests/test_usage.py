@@ -285,7 +285,7 @@ LATER, EARLIER = "2027-01-15T07:59:00Z", "2027-01-15T08:01:00Z"
 
 def looked(*, on: str = "node-a", **given: tuple[int, ...]) -> dict[str, Any]:
     return published.config_map(
-        presets.machine("dgx-1-v100", on),
+        presets.preset_machine("dgx-1-v100", on),
         gpu_set(range(8)),
         namespace="arena-topo-system",
         observed_at=SEEN,

@@ -13,11 +13,12 @@ from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, 
 from arena_topo.forecast import ForecastRequest
 from arena_topo.forecast.forecasting import forecast
 from arena_topo.job import PodShape
-from arena_topo.solver import Placement, Request, Solver, Unplaceable, place, valued
+from arena_topo.solver import Placement, Request, Unplaceable
+from arena_topo.solver.door import Solver, place, valued
 from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, gpu_set, presets
 
-H100 = with_nics(presets.machine("hgx-h100", "h"), 8, 50.0)
-BARE = presets.machine("hgx-h100", "h")
+H100 = with_nics(presets.preset_machine("hgx-h100", "h"), 8, 50.0)
+BARE = presets.preset_machine("hgx-h100", "h")
 
 
 def placed(world: Cluster, workers: int, gpus: int, **more: object) -> Placement:
@@ -51,14 +52,14 @@ def test_joined_pods_of_a_node_are_one_host():
 def test_pods_with_nics_use_them_even_on_one_node():
     found = got(ONE, 4, 1, joined=False, wire=Wire.RDMA)
     assert (found.regime, found.limited_by) == (Regime.HOSTS, Limit.NICS)
-    assert found.point == pytest.approx(0.929 * 50)
+    assert found.point == pytest.approx(0.931 * 50)
 
 
 @pytest.mark.parametrize("preset", ["dgx-2", "dgx-a100", "hgx-h100"])
 @pytest.mark.parametrize("nics", [2, 4, 8])
 def test_the_best_of_random_gpus_is_the_best_of_all_their_sets(preset: str, nics: int):
     dice = random.Random(nics)
-    machine = replace(with_nics(presets.machine(preset, "a"), nics, 25.0), name="a")
+    machine = replace(with_nics(presets.preset_machine(preset, "a"), nics, 25.0), name="a")
     gpus = range(len(machine.gpus))
     for _ in range(6):
         free = dice.sample(gpus, 6)
@@ -76,7 +77,7 @@ def test_a_known_network_rate_bounds_known_nics_and_replaces_assumed_nics():
         world = cluster(node("a", of), node("b", of), beyond=beyond)
         return got(world, 2, 8, wire=Wire.RDMA)
 
-    assert two(H100, 100.0).point == pytest.approx(0.929 * 100 * 2 * 15 / 16)
+    assert two(H100, 100.0).point == pytest.approx(0.931 * 100 * 2 * 15 / 16)
     assert two(H100, 100.0).limited_by is Limit.NETWORK
     assert two(H100, 1e4) == two(H100, 1e5)
     assert two(H100, 1e4).limited_by in {Limit.NICS, Limit.HOST}
@@ -85,12 +86,50 @@ def test_a_known_network_rate_bounds_known_nics_and_replaces_assumed_nics():
     assert any("NICs of 50" in one for one in unknown.assumed)
 
 
+@pytest.mark.parametrize("rate", [1.24, 1.25, 1.26])
+def test_every_rate_that_somebody_gave_counts_as_given(rate: float):
+    world = cluster(
+        *(node(f"v{at}", V100, domains=(f"r{at // 2}",)) for at in range(4)),
+        tiers=(Tier(name="leaf", bandwidth=50.0),),
+        beyond=rate,
+    )
+    found = got(world, 3, 8, wire=Wire.RDMA)
+    assert found.point == pytest.approx(0.931 * rate)
+    assert not found.assumed
+    with pytest.raises(Unplaceable):
+        place(Request(workers=3, gpus=8, wire=Wire.RDMA, min_bandwidth=40.0), world)
+
+
+@pytest.mark.parametrize("rate", [400.0, 20.0])
+def test_a_level_of_unknown_rate_outside_a_known_one_is_unknown_and_no_faster(rate: float):
+    nodes = [node(f"v{at}", V100, domains=(f"r{at // 2}",)) for at in range(3)]
+    leaf = (Tier(name="leaf", bandwidth=rate),)
+    unknown = got(cluster(*nodes), 3, 8, wire=Wire.RDMA)
+    found = got(cluster(*nodes, tiers=leaf), 3, 8, wire=Wire.RDMA)
+    assert found.point == pytest.approx(min(unknown.point, 0.931 * rate))
+    assert found.low <= unknown.low
+    assert found.high == pytest.approx(min(unknown.high, rate))
+    assert found.assumed == unknown.assumed
+    sockets = got(cluster(*nodes, tiers=leaf), 3, 8)
+    assert sockets == got(cluster(*nodes), 3, 8)
+
+
+def test_a_slower_node_makes_no_job_faster():
+    known, unknown = with_nics(V100, 4, 12.5), with_nics(V100, 1, None)
+    slow = node("n3", known, network=25.0)
+    partner = node("n0", unknown)
+    fast = cluster(partner, node("n2", known))
+    with_slow = got(cluster(partner, slow), 2, 8, wire=Wire.RDMA)
+    assert with_slow.point <= got(fast, 2, 8, wire=Wire.RDMA).point
+    assert with_slow.high <= got(fast, 2, 8, wire=Wire.RDMA).high
+
+
 def test_sockets_get_a_share_of_a_known_rate_and_little_of_an_unknown_one():
     pair = (node("a", BARE), node("b", BARE))
     known = got(cluster(*pair, beyond=5.0), 2, 8)
     assert (known.low, known.high, known.assumed) == (pytest.approx(0.85), 4.25, ())
     unknown = got(cluster(*pair), 2, 8)
-    assert (unknown.low, unknown.high) == (0.4, 1.6)
+    assert (unknown.low, unknown.high) == (1.2, 6.0)
     assert unknown.assumed == ("a network of which nothing is known: TCP",)
 
 
@@ -102,10 +141,10 @@ def test_the_nearest_level_that_all_nodes_share_is_what_joins_them():
     )
     found = placed(world, 2, 8, wire=Wire.RDMA)
     assert found.tier == "spine"
-    assert found.bandwidth.point == pytest.approx(0.929 * 6 * 2 * 15 / 16)
+    assert found.bandwidth.point == pytest.approx(0.931 * 6 * 2 * 15 / 16)
 
 
-GB200 = presets.machine("gb200-nvl72", "g")
+GB200 = presets.preset_machine("gb200-nvl72", "g")
 
 
 def test_nodes_of_one_nvlink_domain_are_one_host_for_any_pods():
@@ -132,7 +171,7 @@ def test_an_opaque_node_is_worth_its_slowest_gpus():
 
 def test_the_kubelet_may_pick_the_slowest_free_gpus():
     found = placed(cluster(node("a", V100)), 4, 1)
-    assert found.bandwidth.point == pytest.approx(76.8)
+    assert found.bandwidth.point == pytest.approx(86.4)
     assert found.worst.point < 15
 
 

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from kube_objects import claim, config_map, device, group, node, pod, resource_slice
 
 from arena_topo.clusters import observed, view
-from arena_topo.engines import Options
+from arena_topo.engines import Options, occupancy
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.errors import AccessDenied, ArenaError, UnreadableTopology
-from arena_topo.solver import Request, Unplaceable, place
+from arena_topo.solver import Request, Unplaceable
+from arena_topo.solver.door import place
 from arena_topo.topology import (
     GPU,
     NIC,
@@ -231,7 +232,7 @@ def test_ten_thousand_nodes_fit_in_a_config_map_without_unique_labels():
 
 
 def test_what_does_not_fit_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(view, "LARGEST", 100)
+    monkeypatch.setattr(view, "MAX_VIEW_BYTES", 100)
     with pytest.raises(ArenaError, match="a view of 200 nodes does not fit in a ConfigMap"):
         view.encode(many(200), observed_at=NOW)
 
@@ -256,6 +257,24 @@ def test_nodes_that_differ_in_uuids_are_written_as_one_kind():
 def test_nodes_of_one_kind_share_their_matrix_when_read():
     found = taken(many(3))
     assert found.nodes[0].machine.links is found.nodes[2].machine.links
+
+
+def test_reserved_gpus_are_neither_free_nor_in_use_in_a_view():
+    """Who reads the view instead of the cluster gets no GPU of the first gang in the queue."""
+    whole = Node(name=NodeName("a"), machine=V100, free=V100.everything, cpu=96.0, memory=1 << 40)
+    kept = whole.reserve("team/secret", gpu_set((0, 1)), unnamed=1, cpu=4.0, memory=1 << 30)
+    told = document(view.encode(Cluster(nodes=(kept,)), observed_at=NOW))
+    assert "secret" not in json.dumps(told)
+    found = view.decode(written(**told), now=NOW)
+    [here] = found.nodes
+    assert (here.reserved_for, here.reserved_count) == ("another gang", 3)
+    assert replace(here, reserved=None) == replace(kept, reserved=None, machine=here.machine)
+    assert here.unreserved == replace(whole, machine=here.machine)
+    [status] = occupancy.viewed(found).nodes
+    assert (status.reserved, status.allocated, status.state(0)) == (3, 0, "reserved")
+    told["reserved"]["a"]["gpus"] = 1 << 8
+    with pytest.raises(UnreadableTopology, match="node a has no GPUs 0x100 to reserve"):
+        view.decode(written(**told), now=NOW)
 
 
 def test_unattributed_gpus_are_in_a_view():
@@ -283,20 +302,16 @@ PLACE = "binaryData.cluster.gz: "
     [
         ({}, "data: is missing"),
         (
-            {"data": {"format": "v2", "observedAt": "2027-01-15T08:00:00Z", "cluster": "{}"}},
-            "data.format: 'v2' is not v4, which this version reads; the controller must be of the",
-        ),
-        (
-            {"data": {"format": "v4", "observedAt": "now"}},
+            {"data": {"format": "v1", "observedAt": "now"}},
             "data.observedAt: does not say when it was",
         ),
         (
-            {"data": {"format": "v4", "observedAt": "2027-01-15T08:00:00Z"}},
+            {"data": {"format": "v1", "observedAt": "2027-01-15T08:00:00Z"}},
             f"{PLACE}is missing",
         ),
         (
             {
-                "data": {"format": "v4", "observedAt": "2027-01-15T08:00:00Z"},
+                "data": {"format": "v1", "observedAt": "2027-01-15T08:00:00Z"},
                 "binaryData": {"cluster.gz": base64.b64encode(gzip.compress(b"{}")[:-9]).decode()},
             },
             f"{PLACE}it is cut off, or too large",
@@ -314,6 +329,23 @@ def test_an_invalid_view_is_named_with_its_path(broken: dict[str, Any], said: st
     with pytest.raises(UnreadableTopology) as caught:
         view.decode(broken, now=NOW)
     assert caught.value.message.startswith(f"configmap arena-topo-system/cluster-view {said}")
+
+
+def of_later_version(**more: Any) -> dict[str, Any]:
+    found = written(mood="good", **more)
+    return found | {"data": {**found["data"], "format": "v2", "mood": "good"}}
+
+
+def test_a_view_of_a_later_version_is_read_and_said_to_be_one():
+    found = view.decode(of_later_version(), now=NOW)
+    assert found.nodes == taken(many(2)).nodes
+    where = "configmap arena-topo-system/cluster-view"
+    assert found.notes[1:] == (f"{where}: it has the format 'v2', and this version knows v1",)
+
+
+def test_why_a_view_of_a_later_version_cannot_be_read_names_its_format():
+    with pytest.raises(UnreadableTopology, match="; it has the format 'v2', and this version kno"):
+        view.decode(of_later_version(nodes={"a": 1}), now=NOW)
 
 
 def test_a_machine_without_links_is_unreadable():
@@ -357,12 +389,12 @@ def api() -> Iterator[FakeApi]:
 
 def opened(api: FakeApi, tmp_path: Path, **more: Any) -> KubernetesBackend:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    return kubernetes.open_backend(Options(kubeconfig=config, **more))
+    return kubernetes.open_kubernetes(Options(kubeconfig=config, **more))
 
 
 def store(api: FakeApi, cluster: Cluster) -> None:
-    api.add({"kind": "Namespace", "metadata": {"name": view.NAMESPACE}})
-    meta = {"name": view.NAME, "namespace": view.NAMESPACE}
+    api.add({"kind": "Namespace", "metadata": {"name": view.VIEW_NAMESPACE}})
+    meta = {"name": view.VIEW_NAME, "namespace": view.VIEW_NAMESPACE}
     made = view.encode(cluster, observed_at=api.clock() - 5)
     api.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **made})
 
@@ -412,7 +444,7 @@ def test_a_note_says_that_a_fabric_file_is_unused_with_a_view(api: FakeApi, tmp_
     store(api, many(4))
     api.deny("list pods")
     levels = [{"name": "room", "label": "zone", "bandwidthGBps": 50}]
-    file = fabric.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    file = fabric.parse_fabric({"levels": levels, "beyondGBps": 3}, where="net.yaml")
     found = opened(api, tmp_path, fabric=file).cluster()
     assert [one.name for one in found.tiers] == ["spine", "leaf"]
     assert found.notes[-1] == "net.yaml is not used: the controller says what joins nodes"

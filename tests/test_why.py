@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cube_mesh import V100, cluster
+from cube_mesh import node as node_of_cluster
 from fake_api import FakeApi, kubeconfig
 from job_shapes import (
     CREATED,
@@ -36,26 +38,30 @@ from job_shapes import (
     waits,
     worker,
 )
+from plain_text import plain
 from replacing import replace
 
-from arena_topo import cli
-from arena_topo.admin.controller import LOST_AFTER
+from arena_topo import cli, layout
+from arena_topo.clusters import view
 from arena_topo.engines import JobStatus, Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.engines.kubernetes.facts import Denied, Facts
+from arena_topo.engines.kubernetes.facts import Denied, JobFacts
 from arena_topo.engines.kubernetes.mpijob import job_status
-from arena_topo.jobs.view import job as job_screen
+from arena_topo.jobs.view import job_text as job_screen
 from arena_topo.jobs.view import job_value, trouble
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.cause import Cause, CauseCode, because
+from arena_topo.queueing.patience import PatientWait
 from arena_topo.reasons import view as screens
 from arena_topo.reasons.case import Case, Code, Fit
-from arena_topo.reasons.explanation import Explanation, Holder, explain
+from arena_topo.reasons.explanation import BlockingHolder, Explanation, explain_job
 from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.reasons.live_events import current
 from arena_topo.reasons.rules import RULES, verdict
-from arena_topo.solver import Reason
+from arena_topo.solver import Reason, Request
 from arena_topo.solver import Verdict as Fits
+from arena_topo.solver.door import Solver
+from arena_topo.topology import NodeName
 
 SCREENS = Path(__file__).parent / "screens"
 SUSPEND = {"suspend": True}
@@ -70,18 +76,20 @@ def case(
     fit: Fit | None = None,
     starts: bool | None = None,
     log: str | None = None,
+    start: str = "",
     **more: Any,
 ) -> Case:
-    facts = Facts(
+    facts = JobFacts(
         status=job_status(job, pods), mpijob=job, now=NOW, pods=pods, events=events, **more
     )
     end = None if log is None else LauncherLog(pod="demo-launcher-x7k2p", text=log)
-    return Case(facts, fit=fit, watched=lambda: starts, log=end)
+    lines = start.encode().splitlines()
+    return Case(facts, fit=fit, watched=lambda: starts, log=end, start=lines)
 
 
 def here(status: JobStatus, fit: Fit | None = None, *, starts: bool | None = None) -> Case:
     """A job of an engine without objects."""
-    return Case(Facts(status=status, mpijob={}, now=NOW), fit=fit, watched=lambda: starts)
+    return Case(JobFacts(status=status, mpijob={}, now=NOW), fit=fit, watched=lambda: starts)
 
 
 def waiting(**more: Any) -> dict[str, Any]:
@@ -116,7 +124,7 @@ def local(phase: Phase, *, state: str = "placed", **more: Any) -> JobStatus:
         namespace="default",
         phase=phase,
         created=T0,
-        forecast=Forecast(state=state),
+        forecast=PlacementForecast(state=state),
         **more,
     )
 
@@ -153,7 +161,7 @@ NO_IMAGE = because(
     pod="demo-worker-0",
     text='ErrImagePull: Failed to pull image "registry/img:1": registry/img:1: not found',
 )
-ON_A_LOST_NODE = because(CauseCode.NODE_LOST, node="a", state="Unknown")
+ON_A_LOST_NODE = because(CauseCode.NODE_LOST, node="a", state="not ready")
 
 
 def too_little(left: int, resource: str = "requests.nvidia.com/gpu") -> Cause:
@@ -194,12 +202,35 @@ def test_a_gang_that_is_left_on_a_lost_node_is_said_to_hold_its_gpus():
 
 
 # What is the matter: the case, then the code, a part of the sentence and one of the cause.
+def a_wait() -> PatientWait:
+    """A job waits for one node in place of two, where it is ten times slower."""
+    machines = (node_of_cluster("a", V100), node_of_cluster("b", V100))
+    solver = Solver(cluster(*machines, beyond=1.25))
+    best, offer = (
+        solver.value(Request(workers=2, gpus=1), ((NodeName("a"), (0,)), (NodeName(b), (3,))))
+        for b in "ab"
+    )
+    assert best.bandwidth is not None
+    slow = replace(best.bandwidth, point=best.bandwidth.point / 10)
+    return PatientWait(best=best, offer=replace(offer, bandwidth=slow), until=NOW + 60)
+
+
 CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "deleting": (
         lambda: case(mpijob(RUNNING, deletionTimestamp=at(590), finalizers=["example.com/books"])),
         Code.DELETING,
         "is being deleted",
         "example.com/books",
+    ),
+    "hostfile not read": (
+        lambda: case(
+            mpijob(FAILED),
+            launcher("Failed", **ended(1)),
+            log="There are not enough slots available in the system to satisfy the 4\nslots that",
+        ),
+        Code.HOSTFILE_NOT_READ,
+        "mpirun found no slots for 4 ranks, although the workers have 4",
+        "",
     ),
     "succeeded": (
         lambda: case(mpijob(CREATED, condition("Succeeded")), launcher("Succeeded", **ended(0))),
@@ -385,10 +416,10 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "cannot be changed",
     ),
     "by controller or user, node": (
-        lambda: held_because(because(CauseCode.NODE_LOST, node="node-1", state="cordoned")),
+        lambda: held_because(because(CauseCode.NODE_LOST, node="node-1", state="not ready")),
         Code.NODE_LOST,
         "the controller has suspended it, by --on-node-loss hold",
-        "node node-1 is cordoned",
+        "node node-1 was lost: not ready",
     ),
     "by controller or user, pod": (
         lambda: held_because(
@@ -401,7 +432,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "by controller or user": (
         lambda: case(mpijob(CREATED, SUSPENDED, notes=ours("held"), policy=SUSPEND)),
         Code.SUSPENDED_BY_USER,
-        "a user or another program has suspended it",
+        "it was suspended with `arena-topo suspend`",
         "",
     ),
     "never": (
@@ -448,7 +479,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "gave up": (
         lambda: case(waiting(tries=3, reason="the image img:2 was not found"), fit=NO_FIT),
         Code.TAKEN_BACK,
-        "started 3 times, and rolled back",
+        "its last 3 starts were rolled back",
         "the image img:2 was not found",
     ),
     "no room": (
@@ -462,6 +493,12 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         Code.WAITING_FOR_TURN,
         "it fits, but ml/big comes first in the queue",
         "reserved for ml/big",
+    ),
+    "patience": (
+        lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE, wait=a_wait()), starts=True),
+        Code.WAITING_FOR_BANDWIDTH,
+        "it is patient: it waits for one node",
+        "10.0 x slower on 2 nodes now",
     ),
     "nobody starts": (
         lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE), starts=False),
@@ -605,6 +642,16 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "a volume of demo-worker-0 cannot be mounted",
         'MountVolume.SetUp failed for volume "data"',
     ),
+    "volume not attached": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(0, node="a", **waits("ContainerCreating")),
+            events=(event("Pod/demo-worker-0", "FailedAttachVolume", "Multi-Attach error"),),
+        ),
+        Code.VOLUME_MISSING,
+        "a volume of demo-worker-0 cannot be mounted",
+        "Multi-Attach error",
+    ),
     "gated, policy": (
         lambda: case(mpijob(CREATED, notes=PLACED), worker(0, gates=(GATE,), notes=MAP, **GATED)),
         Code.POLICY_NOT_EFFECTIVE,
@@ -720,6 +767,15 @@ def test_each_cause_has_its_verdict(name: str):
     assert why in (said.why or "")
 
 
+def test_a_patient_job_says_until_when_it_waits_and_how_to_start_it_at_once():
+    fit = Fit(verdict=Fits.PLACEABLE, wait=a_wait())
+    said = verdict(case(waiting(), fit=fit, starts=True))
+    wanted = f"from {layout.clock(NOW + 60)} on it starts wherever it fits; now: "
+    assert said.hint == f"{wanted}arena-topo resume demo -n team-a"
+    # Nobody would end its wait.
+    assert verdict(case(waiting(), fit=fit, starts=False)).code is Code.NOBODY_STARTS
+
+
 def test_no_row_of_the_table_is_out_of_reach_and_no_code_unused():
     decides = {
         next(at for at, row in enumerate(RULES) if row.sees(found) is not None)
@@ -754,6 +810,19 @@ def test_the_reasons_of_kueue_are_named(reason: str):
     said = verdict(queued(quota))
     assert (said.code, said.why) == (Code.KUEUE_QUOTA, f"{reason}: as Kueue says it")
     assert said.hint == "kubectl describe workload mpijob-demo-1a2b3 -n team-a"
+
+
+def test_a_job_that_runs_with_a_pod_that_was_deleted_and_does_not_end_says_so():
+    pods = [launcher(**runs()), leaving(0, since=500), leaving(1)]
+    said = verdict(case(mpijob(RUNNING), *pods))
+    assert said.code is Code.RUNNING
+    assert (said.why or "").startswith(
+        "deleted, but not ended since its grace period: demo-worker-0 on a"
+    )
+    assert "demo-worker-1" not in (said.why or "")
+    assert (said.hint or "").endswith(
+        "kubectl delete pod demo-worker-0 -n team-a --grace-period=0 --force"
+    )
 
 
 def test_a_job_that_runs_is_not_explained_by_what_went_wrong_before():
@@ -1013,7 +1082,7 @@ def test_a_gang_that_was_taken_back_is_not_told_that_it_lost_a_node_or_a_pod():
     notes = ours("held", cause=ON_A_LOST_NODE)
     held = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
     said = verdict(case(held, leaving(0), nodes=dead))
-    assert (said.code, said.why) == (Code.NODE_LOST, "node a is Unknown")
+    assert (said.code, said.why) == (Code.NODE_LOST, "node a was lost: not ready")
     assert (said.hint or "").startswith("arena-topo resume demo")
     gone = worker(0, "Failed", node="a", reason="Evicted")
     assert code(case(waiting(), gone, fit=FITS, starts=False)) is Code.NOBODY_STARTS
@@ -1042,39 +1111,42 @@ def on_node(
 
 
 MOVES = "arena-topo replan demo -n team-a moves it"
-HELD_AFTER = f"suspends the gang, by --on-node-loss hold, after {LOST_AFTER:g} s"
+IN_TIME = "once its pods no longer tolerate that, by default after 300 s"
 
 
-@pytest.mark.parametrize(
-    ("there", "code", "cause"),
-    [
-        (node("a", cordoned=True), Code.RUNNING, "a is cordoned"),
-        (node("a", ready="Unknown"), Code.NODE_LOST, "node a is not ready"),
-    ],
-)
-def test_a_job_that_runs_on_a_node_that_is_no_good_is_told_who_moves_it(
-    there: Any, code: Code, cause: str
-):
+def test_a_job_that_runs_on_a_node_that_does_not_answer_is_told_who_moves_it():
     for loss, starts, hint in (
         (None, False, MOVES),
-        (None, True, f"the controller moves the gang after {LOST_AFTER:g} s; {MOVES} now"),
+        (
+            None,
+            True,
+            f"the controller moves the gang {IN_TIME}, if it can start elsewhere then; {MOVES} now",
+        ),
         (
             "hold",
             True,
-            f"the controller {HELD_AFTER}; {MOVES} now",
+            f"the controller suspends the gang, by --on-node-loss hold, {IN_TIME}; {MOVES} now",
         ),
         ("fail", True, MOVES),
     ):
-        said = verdict(on_node(there, loss=loss, starts=starts))
-        assert (said.code, said.hint) == (code, hint)
-        assert cause in (said.why or "")
+        said = verdict(on_node(node("a", ready="Unknown"), loss=loss, starts=starts))
+        assert (said.code, said.hint) == (Code.NODE_LOST, hint)
+        assert "node a is not ready" in (said.why or "")
         assert ("by --on-node-loss fail" in (said.why or "")) == (loss == "fail")
+
+
+@pytest.mark.parametrize("loss", [None, "hold", "fail"])
+def test_a_job_that_runs_on_a_cordoned_node_is_told_that_it_stays_there(loss: str | None):
+    said = verdict(on_node(node("a", cordoned=True), loss=loss, starts=True))
+    assert said.code is Code.RUNNING
+    assert (said.why or "").startswith("a is cordoned; the pods that run there stay")
+    assert said.hint == "arena-topo logs demo -n team-a -f"
     well = verdict(on_node(node("a"), starts=False))
     assert (well.code, well.hint) == (Code.RUNNING, "arena-topo logs demo -n team-a -f")
 
 
 def test_a_job_of_another_queue_is_not_promised_to_be_moved():
-    found = on_node(node("a", cordoned=True), labels=KUEUE, starts=True)
+    found = on_node(node("a", ready="Unknown"), labels=KUEUE, starts=True)
     assert verdict(found).hint == "arena-topo delete demo -n team-a, and submit it again"
 
 
@@ -1093,7 +1165,7 @@ def test_a_missing_image_is_tried_again_only_by_a_controller_and_not_for_ever():
 
 
 def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
-    forecast = Forecast(
+    forecast = PlacementForecast(
         state="placed",
         workers=((0, "b", (0, 3)), (1, "a", (1, 2)), (2, "b", (4, 5))),
         bus_bandwidth=76.8,
@@ -1112,8 +1184,8 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     assert said.what == "the job runs on a (GPUs 1,2), b (GPUs 0,3; 4,5)"
     assert said.why == (
         "bus bandwidth 46.5 GB/s (40 to 50), limited by the NICs between 2 nodes within one"
-        " leaf, the best that there was; one host would reach 76.8 GB/s there; each worker has"
-        " these GPUs, by scheduling gates"
+        " leaf, no placement had more at its start; 76.8 GB/s if the workers of a node shared one"
+        " pod; guarantee gpus, by scheduling gates (each worker gets these GPUs)"
     )
     guessed = replace(runs_there, forecast=replace(forecast, optimal=False, assumed=True))
     assert verdict(here(guessed)).why.startswith(
@@ -1136,8 +1208,9 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     said = verdict(here(replace(runs_there, forecast=forecast)))
     assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
     assert said.why == (
-        "bus bandwidth 46.5 GB/s, between 7 nodes within one leaf; each worker has its node, and"
-        " the kubelet picked the GPUs, by scheduling gates, unconfirmed"
+        "bus bandwidth 46.5 GB/s; guarantee node, by scheduling gates, unconfirmed: whether"
+        " workers may be patched could not be asked (each worker gets its node; which GPUs there,"
+        " the kubelet decides)"
     )
     plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))
     assert (verdict(plain).what, verdict(plain).why) == ("the job runs on a", None)
@@ -1211,10 +1284,12 @@ def test_a_heading_does_not_say_the_same_twice():
     ):
         found = here(local(phase))
         told = Explanation(status=found.status, verdict=verdict(found), now=NOW)
-        assert screens.text(told).startswith(head)
-        assert "Nodes:" not in screens.text(told)
+        assert plain(screens.explanation_text(told)).startswith(head)
+        assert "Nodes:" not in screens.explanation_text(told)
     held = job_status(mpijob(notes=ours("held"), policy=SUSPEND), [])
-    assert trouble(held) == "The Job demo is SUSPENDED: `arena-topo resume` starts it"
+    assert trouble(held) == (
+        "The Job demo is SUSPENDED: `arena-topo resume demo -n team-a` starts it"
+    )
 
 
 # Events that still hold.
@@ -1318,7 +1393,7 @@ def api() -> Iterator[FakeApi]:
 @pytest.fixture
 def backend(api: FakeApi, tmp_path: Path) -> Any:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    return kubernetes.open_backend(Options(kubeconfig=config))
+    return kubernetes.open_kubernetes(Options(kubeconfig=config))
 
 
 def busy(api: FakeApi) -> None:
@@ -1351,7 +1426,7 @@ def busy(api: FakeApi) -> None:
 
 
 def ask(backend: Any, name: str = "demo") -> Explanation:
-    return explain(backend, name, "team-a", now=time.time())
+    return explain_job(backend, name, "team-a", now=time.time())
 
 
 def golden(name: str) -> str:
@@ -1366,19 +1441,27 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
     assert found.verdict.code is Code.WAITING_FOR_GPUS
     assert {(one.reason, one.nodes, one.example) for one in found.refusals} == {
         (Reason.BUSY, 2, "gpu-1"),
-        (Reason.UNAVAILABLE, 1, "gpu-3"),
+        (Reason.CORDONED, 1, "gpu-3"),
     }
     assert found.holders == (
-        Holder(
+        BlockingHolder(
             name="train",
             namespace="team-a",
             gpus=8,
-            nodes=("gpu-1",),
+            gpus_on={"gpu-1": 8},
             since=T0 + 60,
             left=7200 - 540,
         ),
+        BlockingHolder(
+            name="notebook-0",
+            namespace="team-a",
+            gpus=7,
+            gpus_on={"gpu-2": 7},
+            since=None,
+            pod=True,
+        ),
     )
-    assert found.unnamed == 7
+    assert found.unnamed == 0
     assert found.turn is not None
     assert (found.turn.place, found.turn.of, found.turn.whole) == (2, 3, True)
     assert [(one.namespace, one.name, one.gpus) for one in found.turn.ahead] == [
@@ -1390,19 +1473,19 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
 def test_the_first_that_waits_is_told_when_it_starts_at_the_latest(api: FakeApi, backend: Any):
     busy(api)
     # Nobody starts it by itself.
-    assert explain(backend, "big", "default", now=time.time()).starts_by is None
+    assert explain_job(backend, "big", "default", now=time.time()).starts_by is None
     renewed = {"holderIdentity": "one", "renewTime": at(595), "leaseDurationSeconds": 15}
     api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
     meta = {"name": "arena-topo-controller", "namespace": "arena-topo-system"}
     api.add({"kind": "Lease", "metadata": meta, "spec": renewed})
-    first = explain(backend, "big", "default", now=time.time())
-    (train,) = first.holders
+    first = explain_job(backend, "big", "default", now=time.time())
+    train, _notebook = first.holders
     assert train.left is not None
     assert first.starts_by == first.now + train.left
     assert (
         "Start: in 1h51m at the latest, once jobs on its GPUs reach their --running-timeout"
-    ) in screens.text(first)
-    assert screens.value(first)["startsBy"] == int(train.left)
+    ) in screens.explanation_text(first)
+    assert screens.explanation_json(first)["startsBy"] == int(train.left)
     # It comes first, and nobody has said how long it may run.
     assert ask(backend).starts_by is None
 
@@ -1426,9 +1509,9 @@ def test_the_time_until_a_deadline_is_never_shown_too_short(
     api: FakeApi, backend: Any, left: float, shown: str
 ):
     busy(api)
-    found = explain(backend, "big", "default", now=time.time())
+    found = explain_job(backend, "big", "default", now=time.time())
     later = replace(found, starts_by=found.now + left)
-    assert f"Start: in {shown} at the latest" in screens.text(later)
+    assert f"Start: in {shown} at the latest" in screens.explanation_text(later)
 
 
 def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(
@@ -1439,7 +1522,7 @@ def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(
     assert train is not None
     resumed = {"type": "Suspended", "status": "False", "lastTransitionTime": at(360)}
     train["status"]["conditions"].append(resumed)
-    (holder,) = ask(backend).holders
+    holder, _notebook = ask(backend).holders
     assert (holder.since, holder.left) == (T0 + 360, 7200 - 240)
 
 
@@ -1454,10 +1537,68 @@ def test_pods_of_others_that_are_on_their_way_out_are_named(api: FakeApi, backen
         ("team-a", "train", 8),
         ("team-a", "notebook-0", 7),
     ]
-    shown = screens.text(found)
+    shown = screens.explanation_text(found)
     assert re.search(r"team-a/notebook-0 +7 .* gpu-2 \(terminating\)\n", shown)
     assert "others" not in shown
-    assert screens.value(found)["holders"][1]["terminating"] is True
+    assert screens.explanation_json(found)["holders"][1]["terminating"] is True
+
+
+def test_jobs_without_a_record_are_named_by_their_bound_pods_and_pods_of_others_by_name(
+    api: FakeApi, backend: Any
+):
+    for name, product in (
+        ("gpu-1", "V100-SXM2-32GB"),
+        ("gpu-2", "V100-SXM2-32GB"),
+        ("h-1", "H100"),
+    ):
+        one = node(name)
+        one["metadata"]["labels"]["nvidia.com/gpu.product"] = f"NVIDIA {product}"
+        api.add(one)
+    asks = json.dumps({"workers": 4, "gpus": 2, "model": "V100"})
+    wants = waiting()
+    wants["metadata"]["annotations"]["arena-topo.io/request"] = asks
+    api.add(wants)
+    api.add(mpijob(CREATED, RUNNING, name="plain"))
+    api.add(mpijob(CREATED, RUNNING, name="elsewhere"))
+    for name, where, gpus in (
+        ("plain-worker-0", "gpu-2", 4),
+        ("plain-worker-1", "h-1", 4),
+        ("elsewhere-worker-0", "h-1", 2),
+        ("notebook-0", "gpu-1", 7),
+        ("unbound", None, 8),
+    ):
+        limits = {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        spec = {"containers": [{"name": "x", **limits}]}
+        api.add(pod(name, "Running", node=where, spec=spec, startTime=at(480)))
+    found = ask(backend)
+    shown = screens.explanation_text(found)
+    assert shown.partition("GPUs in use by:\n")[2].partition("\n\n")[0].splitlines() == [
+        "  USED BY                GPUS  AGE  LEFT  NODES",
+        "  -------                ----  ---  ----  -----",
+        "  pod team-a/notebook-0  7     2m   -     gpu-1",
+        "  team-a/plain           4     10m  -     gpu-2",
+        "  which GPUs: arena-topo top node -d gpu-1 gpu-2",
+    ]
+    value = screens.explanation_json(found)
+    assert [(one["name"], one["pod"], one["gpusOn"]) for one in value["holders"]] == [
+        ("notebook-0", True, {"gpu-1": 7}),
+        ("plain", False, {"gpu-2": 4}),
+    ]
+    assert value["heldByOthers"] == 0
+
+
+def test_gpus_of_pods_that_the_caller_may_not_see_are_counted_with_their_nodes(
+    api: FakeApi, backend: Any
+):
+    busy(api)
+    published = view.encode(backend.cluster(), observed_at=NOW)
+    meta = {"name": "cluster-view", "namespace": "arena-topo-system"}
+    api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
+    api.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **published})
+    for right in ("nodes", "pods"):
+        api.deny(f"list {right}.*")
+    shown = screens.explanation_text(ask(backend))
+    assert re.search(r"\n  others +7 +gpu-2\n", shown)
 
 
 def test_a_pod_on_its_way_out_of_a_job_that_is_named_is_not_named_twice(api: FakeApi, backend: Any):
@@ -1466,24 +1607,24 @@ def test_a_pod_on_its_way_out_of_a_job_that_is_named_is_not_named_twice(api: Fak
     leaves = pod("train-worker-0", "Running", node="gpu-1", spec={"containers": [limits]})
     leaves["metadata"]["deletionTimestamp"] = at(590)
     api.add(leaves)
-    assert [one.name for one in ask(backend).holders] == ["train"]
+    assert [one.name for one in ask(backend).holders] == ["train", "notebook-0"]
 
 
 @pytest.mark.parametrize(("width", "file"), [(80, "why-80.txt"), (200, "why-200.txt")])
 def test_the_explanation_on_a_screen(api: FakeApi, backend: Any, width: int, file: str):
     busy(api)
-    assert screens.text(ask(backend), width=width) == golden(file)
+    assert plain(screens.explanation_text(ask(backend), width=width)) == golden(file)
 
 
 def test_the_explanation_in_a_pipe_is_not_wrapped(api: FakeApi, backend: Any):
     busy(api)
-    assert screens.text(ask(backend)) == golden("why.txt")
+    assert plain(screens.explanation_text(ask(backend))) == golden("why.txt")
 
 
 def test_the_explanation_as_json(api: FakeApi, backend: Any):
     busy(api)
     api.deny("list resourcequotas team-a")
-    text = json.dumps(screens.value(ask(backend)), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(screens.explanation_json(ask(backend)), indent=2, ensure_ascii=False) + "\n"
     assert text == golden("why.json")
 
 
@@ -1586,6 +1727,81 @@ def test_the_launchers_log_is_read_where_workers_do_not_answer(api: FakeApi, bac
     assert (found.verdict.code, found.verdict.why) == (Code.NO_SSHD, line)
 
 
+def init(host: str, rank: int, of: int) -> str:
+    """A line of NCCL 2.27 for a rank."""
+    return (
+        f"[1,{rank}]<stdout>:{host}:{100 + rank}:{200 + rank} [{rank}] NCCL INFO ncclCommInitRank"
+        f" comm 0x55 rank {rank} nranks {of} cudaDev {rank} busId 42000 - Init COMPLETE"
+    )
+
+
+JOB_MAP = """
+ ========================   JOB MAP   ========================
+
+ Data for node: {}\tNum slots: 8\tMax slots: 0\tNum procs: 8
+ \tProcess OMPI jobid: [26696,1] App: 0 Process rank: 0 Bound: N/A
+{}
+ =============================================================
+"""
+"""What mpirun --display-map of Open MPI 4.1 prints."""
+OTHER = " Data for node: {}\tNum slots: 2\tMax slots: 0\tNum procs: 2"
+HERE, THERE = "demo-launcher", "demo-worker-1"
+
+
+@pytest.mark.parametrize(
+    ("start", "proves"),
+    [
+        ([init(HERE, rank, 8) for rank in range(8)], True),
+        ([init("demo-launcher-x7k2p", rank, 8) for rank in range(8)], True),
+        (JOB_MAP.format(HERE, "").splitlines(), True),
+        (JOB_MAP.format(f"{HERE}.demo.team-a.svc", "").splitlines(), True),
+        # Some of the ranks, or of a communicator of one, prove nothing; nor do ranks elsewhere.
+        ([init(HERE, rank, 8) for rank in range(7)], False),
+        ([init(HERE, 0, 1)], False),
+        ([init(THERE, 4, 8), *(init(HERE, rank, 2) for rank in range(2))], False),
+        ([init(THERE, rank, 8) for rank in range(8)], False),
+        (JOB_MAP.format(HERE, OTHER.format(THERE)).splitlines(), False),
+        (JOB_MAP.format(THERE, "").splitlines(), False),
+    ],
+)
+def test_ranks_that_all_run_on_the_launcher_are_an_error(
+    api: FakeApi, backend: Any, start: list[str], *, proves: bool
+):
+    api.add(mpijob(CREATED, RUNNING))
+    api.add(launcher(**runs()))
+    for index in range(4):
+        api.add(worker(index, "Running", node="a", **runs()))
+    for line in (*start, *(f"step {number}" for number in range(100))):
+        when = "2026-11-21T07:01:00.000000000Z"
+        api.write("demo-launcher-x7k2p", line, at=when, namespace="team-a")
+    api.end_log("demo-launcher-x7k2p", "team-a")
+    said = ask(backend).verdict
+    assert (said.code is Code.HOSTFILE_NOT_READ) is proves
+    if proves:
+        assert said.what == "all 8 ranks run in the launcher's pod, although 4 workers wait"
+        assert "PRTE_MCA_prte_default_hostfile" in (said.hint or "")
+
+
+def test_a_job_that_succeeded_on_its_launcher_alone_is_not_called_a_success():
+    on_launcher = "\n".join(init(HERE, rank, 2) for rank in range(2))
+    done = mpijob(CREATED, condition("Succeeded"))
+    said = verdict(case(done, launcher("Succeeded", **ended(0)), start=on_launcher))
+    assert (said.code, said.what) == (
+        Code.HOSTFILE_NOT_READ,
+        "all 2 ranks run in the launcher's pod, and none on a worker",
+    )
+    # A launcher that asks for GPUs is a worker as well.
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    with_gpus = launcher("Succeeded", spec={"containers": [{"name": "mpi", **limits}]}, **ended(0))
+    assert verdict(case(done, with_gpus, start=on_launcher)).code is Code.SUCCEEDED
+
+
+def test_more_ranks_than_the_workers_have_slots_say_nothing_of_the_hostfile():
+    log = "There are not enough slots available in the system to satisfy the 5\nslots that"
+    said = verdict(case(mpijob(FAILED), launcher("Failed", **ended(1)), log=log))
+    assert said.code is Code.LAUNCHER_FAILED
+
+
 def test_a_node_that_is_gone_is_asked_for_by_name(api: FakeApi, backend: Any):
     api.add(mpijob(CREATED, notes=PLACED))
     api.add(worker(0, spec=pinned("gpu-7"), **unscheduled("0/3 nodes are available")))
@@ -1611,20 +1827,14 @@ def test_a_job_that_runs_is_explained_in_few_requests(api: FakeApi, backend: Any
     assert len(api.requests) <= 9
 
 
-@pytest.mark.parametrize(
-    ("there", "code"),
-    [(node("a", cordoned=True), Code.RUNNING), (node("a", ready="Unknown"), Code.NODE_LOST)],
-)
-def test_the_nodes_of_a_job_that_runs_are_looked_at(
-    api: FakeApi, backend: Any, there: Any, code: Code
-):
-    api.add(there)
+def test_the_nodes_of_a_job_that_runs_are_looked_at(api: FakeApi, backend: Any):
+    api.add(node("a", ready="Unknown"))
     api.add(mpijob(CREATED, RUNNING, notes=PLACED))
     api.add(launcher(**runs()))
     for index in range(4):
         api.add(worker(index, "Running", node="a", **runs()))
     said = ask(backend).verdict
-    assert (said.code, said.hint) == (code, MOVES)
+    assert (said.code, said.hint) == (Code.NODE_LOST, MOVES)
     lease = {
         "kind": "Lease",
         "metadata": {"name": "arena-topo-controller", "namespace": "arena-topo-system"},

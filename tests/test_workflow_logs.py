@@ -14,25 +14,23 @@ from worlds import WORLDS, KubernetesWorld, LocalWorld, World, living_world
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.archive import Archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
-from arena_topo.engines.waiting import Start
+from arena_topo.engines.goals import Start
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow
+from arena_topo.joblogs.asked import Asked, End, NoLogYet
 from arena_topo.joblogs.follow import (
     AFTER_END,
-    GRACE,
-    LONGEST,
-    SILENCE,
-    Asked,
-    End,
+    END_GRACE,
+    MISSING_LOG_GRACE,
+    POD_SILENCE,
     FollowState,
     JobPoller,
     Shown,
-    Waiting,
 )
-from arena_topo.joblogs.notices import DELETED, Note
-from arena_topo.joblogs.ranks import only
+from arena_topo.joblogs.notices import DELETED, LogNote
+from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Raw
 
 FOLLOW = LogOptions(follow=True)
@@ -67,8 +65,8 @@ class Showing:
     """One showing of the logs of `demo`, and all that was told of it."""
 
     def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
-        self.notes: list[Note] = []
-        self.waits: list[Waiting | None] = []
+        self.notes: list[LogNote] = []
+        self.waits: list[NoLogYet | None] = []
         self.shown: Shown = follow.Shown(
             world.backend,
             "demo",
@@ -273,10 +271,10 @@ def test_ranks_that_the_job_has_not_are_a_mistake(local_world: World):
     submit(local_world, workers=2, gpus=1, gputopology=True)
     local_world.start("demo")
     with pytest.raises(UsageError, match="demo has no rank 2") as wrong:
-        Showing(local_world, Asked(only=only(["rank:0,2-9"]))).rest()
+        Showing(local_world, Asked(only=parse_only(["rank:0,2-9"]))).rest()
     assert wrong.value.why == "it has ranks 0-1"
     with pytest.raises(UsageError, match="demo has no worker 7"):
-        Showing(local_world, Asked(only=only(["worker:7"]))).rest()
+        Showing(local_world, Asked(only=parse_only(["worker:7"]))).rest()
     local_world.finish("demo")
 
 
@@ -285,7 +283,7 @@ def test_ranks_that_cannot_be_told_apart_are_told(local_world: World):
     local_world.start("demo")
     local_world.say("demo", "hello")
     local_world.finish("demo")
-    showing = Showing(local_world, Asked(only=only(["rank:0"])))
+    showing = Showing(local_world, Asked(only=parse_only(["rank:0"])))
     assert showing.rest() == []
     assert "1 line of the launcher left out: its log does not say" in showing.told()
     assert "--tag-output" in showing.told()
@@ -298,10 +296,10 @@ def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for
     world.start("demo")
     for text in ("[1] Traceback", "= BAD TERMINATION"):
         world.say("demo", text)
-    followed = Showing(world, Asked(options=FOLLOW, only=only(["rank:1"])))
+    followed = Showing(world, Asked(options=FOLLOW, only=parse_only(["rank:1"])))
     followed.until_said("Traceback")
-    assert Showing(world, Asked(only=only(["rank:1"]))).rest() == ["Traceback"]
-    other = Showing(world, Asked(only=only(["rank:0"])))
+    assert Showing(world, Asked(only=parse_only(["rank:1"]))).rest() == ["Traceback"]
+    other = Showing(world, Asked(only=parse_only(["rank:0"])))
     assert other.rest() == []
     assert other.told() == ("none of these has a line: the launcher's log has tags of rank 1 only")
     world.finish("demo")
@@ -317,7 +315,7 @@ def test_what_was_asked_for_is_not_advised(world: World):
     world.say("demo", "hello")
     followed = Showing(world, Asked(options=FOLLOW))
     followed.until_said("hello")
-    showing = Showing(world, Asked(only=only(["rank:0"])))
+    showing = Showing(world, Asked(only=parse_only(["rank:0"])))
     showing.rest()
     assert showing.told() == (
         "1 line of the launcher left out: no tag of a rank, though the job's command asks for tags"
@@ -506,17 +504,17 @@ def ended(one: FollowState, status: JobStatus | None, now: float, **more: bool) 
 
 def test_after_the_end_of_a_job_its_last_lines_are_waited_for():
     one = course()
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     assert ended(one, job(Phase.RUNNING, LAUNCHER), 60.0) is None
-    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 60.0)
+    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 60.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
     assert ended(one, over, 60.1) is None
-    assert ended(one, over, 60.1 + GRACE) is End.JOB
+    assert ended(one, over, 60.1 + END_GRACE) is End.JOB
 
 
 def test_a_launcher_that_still_speaks_is_not_cut_off():
     one = course()
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
     for second in range(100):
         one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], float(second))
@@ -526,33 +524,33 @@ def test_a_launcher_that_still_speaks_is_not_cut_off():
 
 def test_a_connection_that_is_being_taken_up_again_is_waited_for():
     one = course()
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER), 1.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
-    assert ended(one, over, LONGEST, done=False) is None
-    assert ended(one, over, 1.0 + LONGEST, done=False) is End.JOB
+    assert ended(one, over, MISSING_LOG_GRACE, done=False) is None
+    assert ended(one, over, 1.0 + MISSING_LOG_GRACE, done=False) is End.JOB
 
 
 def test_workers_that_outlive_their_job_do_not_keep_it_open():
     one = course(Asked(everyone=True, options=FOLLOW))
     for source in (LAUNCHER, WORKER):
-        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
-    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 1.0)
+        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER, WORKER)
     assert ended(one, over, 2.0, done=False) is None
-    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + AFTER_END - GRACE)
+    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + AFTER_END - END_GRACE)
     assert ended(one, over, 2.0 + AFTER_END, done=False) is End.JOB
 
 
 def test_the_launcher_that_comes_next_is_waited_for_when_the_job_is_over_already():
     one = course()
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
     again = Source(pod="demo-launcher-2", uid="3", chief=True)
     over = job(Phase.FAILED, LAUNCHER, again)
     # Its log is not being read yet, so `done` is of the first one only.
     assert not one.whole(over, done=True)
-    one.notice(Notice(turn=Turn.JOINED, source=again), 1.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=again), 1.0)
     assert one.whole(over, done=True)
 
 
@@ -565,7 +563,7 @@ def test_who_waits_is_told_once_for_each_reason():
     assert changed
     assert waiting is not None
     assert (waiting.reason, waiting.start) == ("no GPUs", Start.QUEUE)
-    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
     assert one.waiting(pending, None, 0.0) == (False, None)
 
@@ -574,8 +572,8 @@ def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
     assert one.waiting(running, None, 10.0) == (False, None)
-    assert one.waiting(running, None, 9.9 + SILENCE) == (False, None)
-    _, waiting = one.waiting(running, None, 10.0 + SILENCE)
+    assert one.waiting(running, None, 9.9 + POD_SILENCE) == (False, None)
+    _, waiting = one.waiting(running, None, 10.0 + POD_SILENCE)
     assert waiting is not None
     assert waiting.reason == "it runs, but has written nothing yet"
 
@@ -583,12 +581,12 @@ def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
 def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note():
     refused = NotFound("container nope is not valid")
     alone = course()
-    alone.notice(Notice(turn=Turn.REFUSED, source=LAUNCHER, error=refused), 0.0)
+    alone.notice(Notice(turn=LogTurn.REFUSED, source=LAUNCHER, error=refused), 0.0)
     with pytest.raises(NotFound, match="nope"):
         ended(alone, job(Phase.RUNNING, LAUNCHER), 1.0)
     many = course(Asked(everyone=True, options=FOLLOW))
-    many.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    many.notice(Notice(turn=Turn.REFUSED, source=WORKER, error=refused), 0.0)
+    many.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    many.notice(Notice(turn=LogTurn.REFUSED, source=WORKER, error=refused), 0.0)
     assert ended(many, job(Phase.RUNNING, LAUNCHER, WORKER), 1.0) is None
     [note] = many.told()
     assert note.text == "the log of demo-worker-0 cannot be read: container nope is not valid"
@@ -598,10 +596,10 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
 def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
     one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER)
     for source in (LAUNCHER, WORKER):
-        assert one.notice(Notice(turn=Turn.JOINED, source=source), 5.0) == []
-    [note] = one.notice(Notice(turn=Turn.JOINED, source=replace(WORKER, uid="9")), 99.0)
+        assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
+    [note] = one.notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
     assert note.text == "demo-worker-0 was started anew"
-    [note] = one.notice(Notice(turn=Turn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
+    [note] = one.notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
     assert one.told() == []
 
@@ -613,8 +611,8 @@ def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
     ):
         one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER, WORKER)
         for source in (LAUNCHER, WORKER):
-            one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
-        one.notice(Notice(turn=Turn.GONE, source=WORKER), 1.0)
+            one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+        one.notice(Notice(turn=LogTurn.GONE, source=WORKER), 1.0)
         assert one.told(1.0) == []
         ended(one, job(phase, LAUNCHER), 2.0, done=False)
         assert [note.text for note in one.told(1.0 + DELETED)] == news

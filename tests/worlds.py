@@ -13,7 +13,8 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from fake_operator import FakeOperator
 
-from arena_topo.engines import Backend, Options, Phase
+from arena_topo.engines import Options, Phase
+from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.local import engine as local
 from arena_topo.job import MPIJob
@@ -50,7 +51,7 @@ class World(Protocol):
 
 def planned(backend: Backend, job: MPIJob, **more: Any) -> Plan:
     """What `submit` would apply for a job on an engine."""
-    return render.plan(
+    return render.build_plan(
         job,
         namespace=backend.default_namespace(),
         api=backend.api_version(),
@@ -74,7 +75,7 @@ class KubernetesWorld:
             offers = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
             status = {"capacity": offers, "allocatable": offers}
             api.add({"kind": "Node", "metadata": {"name": name}, "status": status})
-            machine = presets.machine("dgx-1-v100", name)
+            machine = presets.preset_machine("dgx-1-v100", name)
             api.add(published.config_map(machine, machine.everything))
 
     def job(self, name: str, **more: Any) -> MPIJob:
@@ -127,7 +128,7 @@ def living_world(folder: Path) -> Iterator[World]:
     api = FakeApi()
     try:
         config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
-        world = LivingWorld(api, kubernetes.open_backend(Options(kubeconfig=config)))
+        world = LivingWorld(api, kubernetes.open_kubernetes(Options(kubeconfig=config)))
         with world.cluster.running():
             yield world
     finally:
@@ -141,7 +142,7 @@ def kubernetes_world(version: str) -> Callable[[Path], AbstractContextManager[Wo
         api.versions = [version]
         try:
             config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
-            yield KubernetesWorld(api, kubernetes.open_backend(Options(kubeconfig=config)))
+            yield KubernetesWorld(api, kubernetes.open_kubernetes(Options(kubeconfig=config)))
         finally:
             api.close()
 
@@ -209,7 +210,7 @@ class LocalWorld:
 
 @contextmanager
 def local_world(folder: Path) -> Iterator[World]:
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    backend = local.open_local(Options(backend="local", emulate="dgx-1-v100:2"))
     try:
         yield LocalWorld(folder, backend)
     finally:

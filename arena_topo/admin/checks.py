@@ -12,10 +12,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from arena_topo.admin.nodes import Use, standings
+from arena_topo.admin.nodes import Use, node_standings
 from arena_topo.engines.kubernetes.admin import Administration
+from arena_topo.engines.kubernetes.lease import LACKS
 from arena_topo.engines.kubernetes.mpijob import seconds
-from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
+from arena_topo.errors import UNKNOWN_CALLER, AccessDenied, ArenaError, TimedOut, UsageError
 from arena_topo.manifests import MAP_FORMAT, install
 from arena_topo.manifests.install import (
     ATTACH,
@@ -36,17 +37,16 @@ if TYPE_CHECKING:
     from arena_topo.manifests import Mechanisms
     from arena_topo.topology import Cluster
 
-FRESH = 60.0
+LEASE_FRESH_SECONDS = 60.0
 """Seconds after which a controller that has not renewed its Lease counts as stopped."""
 
 _SHOWN = 4
-_UNKNOWN_CALLER = 401
 
 _INSTALL = "arena-topo install --image IMAGE | kubectl apply -f -"
 _DIFF = "arena-topo install --image IMAGE | kubectl diff -f -"
 
 
-class Outcome(StrEnum):
+class CheckResult(StrEnum):
     """The result of a check."""
 
     OK = "ok"
@@ -59,42 +59,42 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Prerequisite:
     """One prerequisite: what was found, and how to fix it."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckResult
     found: str
     fix: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CheckReport:
     """All prerequisites of jobs in a namespace."""
 
     namespace: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Prerequisite, ...]
 
     @property
     def passed(self) -> bool:
         """Whether no check fails; an unknown result is no failure."""
-        return all(finding.outcome is not Outcome.FAIL for finding in self.findings)
+        return all(finding.outcome is not CheckResult.FAIL for finding in self.findings)
 
 
-_Judged = tuple[Outcome, str, str | None]
+_Judged = tuple[CheckResult, str, str | None]
 """The result of a check: the outcome, the finding, and the advice."""
 
 
-def _ok(found: str) -> _Judged:
-    return Outcome.OK, found, None
+def _ok(finding: str) -> _Judged:
+    return CheckResult.OK, finding, None
 
 
-def _warn(found: str, fix: str | None) -> _Judged:
-    return Outcome.WARN, found, fix
+def _warn(finding: str, fix: str | None) -> _Judged:
+    return CheckResult.WARN, finding, fix
 
 
-def _fail(found: str, fix: str | None) -> _Judged:
-    return Outcome.FAIL, found, fix
+def _fail(finding: str, fix: str | None) -> _Judged:
+    return CheckResult.FAIL, finding, fix
 
 
 class _Check:
@@ -182,7 +182,7 @@ class _Check:
             yield _ok(f"gives workers their nodes in namespace {self.namespace}{known}")
         elif mechanisms.admission is None:
             doubt = "; ".join(mechanisms.notes) or "it could not be asked"
-            yield Outcome.UNKNOWN, doubt, f"an administrator can tell: {_DIFF}"
+            yield CheckResult.UNKNOWN, doubt, f"an administrator can tell: {_DIFF}"
         else:
             without = (
                 "the submitter, or the controller, lifts the gate of each worker"
@@ -203,7 +203,7 @@ class _Check:
             yield _ok(f"gives each worker its own GPUs of {drivers}")
         elif mechanisms.claims is None:
             doubt = "; ".join(mechanisms.notes) or "it could not be asked"
-            yield Outcome.UNKNOWN, doubt, f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}"
+            yield CheckResult.UNKNOWN, doubt, f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}"
         else:
             yield _warn(
                 f"not effective: no job can be placed on the GPUs of {drivers} by claims",
@@ -243,17 +243,18 @@ class _Check:
         for config_map in self.admin.topologies(SYSTEM):
             data = config_map.get("data") or {}
             at = seconds(data.get("observedAt"))
-            if at is not None and self.admin.now() - at > published.STALE:
+            if at is not None and self.admin.now() - at > published.STALE_REPORT_SECONDS:
                 old.append(str(data.get("nodeName") or config_map["metadata"]["name"]))
         if old:
             yield _warn(
-                f"no agent has looked at {_named(old, 'node')} for {_span(published.STALE)} or"
+                f"no agent has looked at {_named(old, 'node')} for"
+                f" {_span(published.STALE_REPORT_SECONDS)} or"
                 " more",
                 f"kubectl get pods -n {SYSTEM} -o wide",
             )
 
     def nodes(self) -> Iterator[_Judged]:
-        states = standings(self.admin.nodes())
+        states = node_standings(self.admin.nodes())
         contradictory = [node for node in states if node.remark]
         for node in contradictory[:_SHOWN]:
             fix = f"arena-topo nodes topology {node.node}, or nodes default {node.node}"
@@ -271,6 +272,17 @@ class _Check:
             ours = [node.node for node in states if node.use == Use.TOPOLOGY]
             reserved = f"{_named(ours, 'node')} for topology jobs alone"
             yield _ok(reserved if ours else "none reserved")
+
+    def health(self) -> Iterator[_Judged]:
+        broken = [node for node in self.cluster.nodes if node.unhealthy_count and not node.shared]
+        if broken:
+            nodes = counted(len(broken), "node")
+            which = shortened([f"{node.unhealthy_count} of {node.name}" for node in broken], _SHOWN)
+            first = broken[0].name
+            yield _warn(
+                f"no job gets the unhealthy GPUs of {nodes}: {which}",
+                f"arena-topo top node -d {first}; kubectl describe node {first}",
+            )
 
     # The caller
 
@@ -343,7 +355,8 @@ class _Check:
     # The controller
 
     def controller(self) -> Iterator[_Judged]:
-        lease = (self.admin.lease() or {}).get("spec") or {}
+        stored = self.admin.lease() or {}
+        lease = stored.get("spec") or {}
         renewed, holder = seconds(lease.get("renewTime")), lease.get("holderIdentity")
         if renewed is None or not holder:
             yield _warn(
@@ -351,7 +364,7 @@ class _Check:
             )
             return
         age = self.admin.now() - renewed
-        if age > FRESH:
+        if age > LEASE_FRESH_SECONDS:
             yield _warn(
                 f"no sign of it for {_span(age)}: waiting jobs are not started",
                 f"kubectl get pods -n {SYSTEM}",
@@ -359,8 +372,17 @@ class _Check:
             return
         self.controlled = True
         yield _ok(f"{holder} is at work")
+        if lacks := ((stored.get("metadata") or {}).get("annotations") or {}).get(LACKS):
+            event_rights = [right for right in lacks.split(", ") if right.endswith(" events")]
+            others = [right for right in lacks.split(", ") if right not in event_rights]
+            for rights, what in (
+                (event_rights, "what it does to a job stands on the job alone, and in why"),
+                (others, "without --retry a gang stays failed whose worker was ended from outside"),
+            ):
+                if rights:
+                    yield _warn(f"it may not {', '.join(rights)}: {what}", _INSTALL)
         observed = seconds(((self.admin.view() or {}).get("data") or {}).get("observedAt"))
-        if observed is not None and self.admin.now() - observed > published.STALE:
+        if observed is not None and self.admin.now() - observed > published.STALE_REPORT_SECONDS:
             yield _warn(
                 f"cluster-view is {_span(self.admin.now() - observed)} old",
                 f"kubectl logs -n {SYSTEM} deployment/{install.CONTROLLER}",
@@ -372,7 +394,7 @@ _PRESENT = frozenset({"", "apps", "batch", "kubeflow.org", "resource.k8s.io"})
 installed."""
 
 
-def check(admin: Administration, namespace: str) -> Report:
+def check_cluster(admin: Administration, namespace: str) -> CheckReport:
     """Check every prerequisite of jobs in a namespace; ArenaError if the API server is unreachable.
 
     AccessDenied if the API server does not know the caller.
@@ -388,18 +410,19 @@ def check(admin: Administration, namespace: str) -> Report:
         ("suspension", work.suspension),
         ("topology", work.topology),
         ("topology nodes", work.nodes),
+        ("GPU health", work.health),
         ("pod security", work.security),
         ("rights to submit", work.submitting),
         ("rights to attach", work.attaching),
         ("rights to place", work.placing),
     )
-    findings = [Finding(name="API server", outcome=Outcome.OK, found=version)]
+    findings = [Prerequisite(name="API server", outcome=CheckResult.OK, found=version)]
     for name, look in steps:
         findings += [
-            Finding(name=name, outcome=outcome, found=found, fix=fix)
-            for outcome, found, fix in _tried(look)
+            Prerequisite(name=name, outcome=outcome, found=finding, fix=fix)
+            for outcome, finding, fix in _tried(look)
         ]
-    return Report(namespace=namespace, findings=tuple(findings))
+    return CheckReport(namespace=namespace, findings=tuple(findings))
 
 
 def _tried(look: Callable[[], Iterable[_Judged]]) -> Iterator[_Judged]:
@@ -407,9 +430,9 @@ def _tried(look: Callable[[], Iterable[_Judged]]) -> Iterator[_Judged]:
     try:
         yield from look()
     except AccessDenied as error:
-        if error.status == _UNKNOWN_CALLER:
+        if error.status == UNKNOWN_CALLER:
             raise
-        yield Outcome.UNKNOWN, error.message, error.hint
+        yield CheckResult.UNKNOWN, error.message, error.hint
     except (TimedOut, UsageError):
         raise
     except ArenaError as error:

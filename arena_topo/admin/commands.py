@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,36 +10,37 @@ import typer
 
 from arena_topo.cli.arguments import (
     DOCUMENTS,
-    NODES,
     PANEL,
     Output,
     OutputFlag,
     PerhapsName,
-    document,
+    format_document,
     option,
     output,
 )
-from arena_topo.cli.detaching import coming_back
-from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, display, remark, say, show, spread, tell
-from arena_topo.cli.terminal import columns, wrapped
-from arena_topo.engines import opening
+from arena_topo.cli.console import Console
+from arena_topo.cli.interrupt_message import coming_back
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine
+from arena_topo.engines import engine_choice
 from arena_topo.errors import UsageError
-from arena_topo.flag import Flag
+from arena_topo.flag import Flag, Word
 from arena_topo.job import KeyValue
 from arena_topo.layout import noted
-from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
 from arena_topo.names import is_label_value
 
 if TYPE_CHECKING:
-    from arena_topo.engines import Backend
+    from arena_topo.engines.backend import Backend
 
 
-_NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
+_NodeNames = Annotated[tuple[str, ...], Word("NODE...", "nodes")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class NodeChangeOptions:
     """The options of a change of nodes."""
 
     ack: bool = option(False, "Set ACK's own label, ack.node.gpu.schedule, as well.")
@@ -94,9 +95,9 @@ class InstallOptions:
     )
 
 
-@spread
+@command_from_records
 def install(
-    everywhere: Globals,
+    session: Session,
     request: InstallOptions,
     *,
     output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
@@ -111,8 +112,9 @@ def install(
       # Policies and roles alone
       install --without-controller --without-agent
     """
+    console = session.console
     if request.remove:
-        _remove(everywhere, output_format)
+        _remove(session, output_format)
         return
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
 
@@ -133,40 +135,41 @@ def install(
         node_selector={label.key: label.value for label in request.agent_selector},
         image_pull_secrets=request.image_pull_secret,
     )
-    tell(installing.check(installation))
+    console.notes(installing.check_installation(installation))
     if output_format is Output.YAML:
         # The reason of each right is a comment, which a parsed object would lose.
-        show(installing.text(installation))
+        console.write(installing.installation_yaml(installation))
     else:
-        objects = installing.objects(installation)
+        objects = installing.installation_objects(installation)
         if output_format is Output.NAME:
-            show("".join(f"{object_name(manifest)}\n" for manifest in objects))
+            console.write("".join(f"{kubectl_name(manifest)}\n" for manifest in objects))
         else:
-            show(to_json(objects))
+            console.write(manifests_json(objects))
 
 
-def _remove(everywhere: Globals, output_format: Output) -> None:
+def _remove(session: Session, output_format: Output) -> None:
+    console = session.console
     from arena_topo.admin import install as removing  # noqa: PLC0415 - the verbs load late
 
-    removal = removing.removal(opening.administration(engine(everywhere)))
+    removal = removing.removal(engine_choice.administration(open_engine(session)))
     if removal.marked:
         number = len(removal.marked)
         subject = "1 node keeps its" if number == 1 else f"{number} nodes keep their"
         back = f"{PROGRAM} nodes default {' '.join(removal.marked)}"
-        say(noted(f"{subject} label and taint for topology jobs: {back}"), whole=True)
+        console.info(noted(f"{subject} label and taint for topology jobs: {back}"), whole=True)
     if not removal.objects:
-        say("Nothing of arena-topo is installed.")
+        console.info("Nothing of arena-topo is installed.")
     elif output_format is Output.NAME:
-        show("".join(f"{object_name(manifest)}\n" for manifest in removal.objects))
+        console.write("".join(f"{kubectl_name(manifest)}\n" for manifest in removal.objects))
     else:
-        write = to_json if output_format is Output.JSON else to_yaml
-        show(write(removal.objects))
+        write = manifests_json if output_format is Output.JSON else manifests_yaml
+        console.write(write(removal.objects))
 
 
-@spread
-def check(
+@command_from_records
+def check_command(
     job: PerhapsName,
-    everywhere: Globals,
+    session: Session,
     *,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
@@ -178,41 +181,43 @@ def check(
       # Do the workers see the GPUs that were planned?
       check bert
     """
-    backend = engine(everywhere)
-    admin = opening.administration(backend)
-    namespace = namespace_of(everywhere, backend)
+    console, backend = session.console, open_engine(session)
+    admin = engine_choice.administration(backend)
+    namespace = namespace_of(session, backend)
     if job:
-        _inspect(job, namespace, backend, output_format)
+        _inspect(console, job, namespace, backend, output_format)
         return
     from arena_topo.admin import checks  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    report = checks.check(admin, namespace)
+    report = checks.check_cluster(admin, namespace)
     if output_format is Output.WIDE:
-        wide = wrapped(sys.stdout) and columns()
+        wide = console.width and console.drawing_width
         # Its commands are copied, so lines are not wrapped.
-        display(shown.report(report, width=wide), whole=True)
+        console.screen(shown.report(report, width=wide), whole=True)
     else:
-        show(document(shown.report_value(report), output_format))
+        console.write(format_document(shown.report_value(report), output_format))
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _inspect(job: str, namespace: str, backend: Backend, output_format: Output) -> None:
+def _inspect(
+    console: Console, job: str, namespace: str, backend: Backend, output_format: Output
+) -> None:
     from arena_topo.admin import inspection  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    result = inspection.inspect(backend, job, namespace)
+    result = inspection.inspect_workers(backend, job, namespace)
     if output_format is Output.WIDE:
-        display(shown.inspection(result))
+        console.screen(shown.inspection(result))
     else:
-        show(document(shown.inspection_value(result), output_format))
+        console.write(format_document(shown.inspection_value(result), output_format))
     if not result.passed:
         raise typer.Exit(1)
 
 
-@spread
-def nodes_topology(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
+@command_from_records
+def nodes_topology(nodes: _NodeNames, session: Session, how: NodeChangeOptions) -> None:
     """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.
 
     Topology jobs are jobs with --gputopology. As soon as a node is reserved, they use reserved
@@ -222,33 +227,39 @@ def nodes_topology(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
       # Look before nodes are changed
       nodes topology n1 n2 --dry-run
     """
-    _dedicate(nodes, "topology", everywhere, how)
+    _dedicate(nodes, "topology", session, how)
 
 
-@spread
-def nodes_default(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
+@command_from_records
+def nodes_default(nodes: _NodeNames, session: Session, how: NodeChangeOptions) -> None:
     """Give nodes back to all jobs.
 
     Examples:
       # Open nodes to all jobs again
       nodes default n1 n2
     """
-    _dedicate(nodes, "default", everywhere, how)
+    _dedicate(nodes, "default", session, how)
 
 
-def _dedicate(names: list[str], use: str, everywhere: Globals, how: Change) -> None:
+def _dedicate(names: Sequence[str], use: str, session: Session, how: NodeChangeOptions) -> None:
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
 
-    admin = opening.administration(engine(everywhere))
+    console, admin = session.console, engine_choice.administration(open_engine(session))
     done = nodes.dedicate(
         names, nodes.Use(use), admin, ack=how.ack, force=how.force, dry_run=how.dry_run
     )
     dry = " (dry run)" if how.dry_run else ""
-    show("".join(f"node/{change.node} {change.outcome}{dry}\n" for change in done))
+    console.write("".join(f"node/{change.node} {change.outcome}{dry}\n" for change in done))
+    if use == nodes.Use.TOPOLOGY and (text := nodes.closed(names, admin)):
+        from arena_topo.admin import stranded_gangs  # noqa: PLC0415 - only where nodes are closed
+
+        console.note(text)
+        if waiting := stranded_gangs.hopeless(names, admin):
+            console.warn(f"these gangs wait, and fit on no reserved node: {', '.join(waiting)}")
 
 
-@spread
-def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
+@command_from_records
+def nodes_list(session: Session, *, output_format: OutputFlag = Output.WIDE) -> None:
     """List the nodes with GPUs and who may use them.
 
     Examples:
@@ -258,18 +269,21 @@ def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) 
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    states = nodes.standings(opening.administration(engine(everywhere)).nodes())
+    console = session.console
+    states = nodes.node_standings(engine_choice.administration(open_engine(session)).nodes())
     if output_format is Output.WIDE:
-        display(shown.standings(states))
+        console.screen(shown.standings_table(states))
         if not states:
-            say("No node offers GPUs by a device plugin; GPUs of a DRA driver need no reservation.")
+            console.info(
+                "No node offers GPUs by a device plugin; GPUs of a DRA driver need no reservation."
+            )
     else:
-        show(document(shown.standings_value(states), output_format))
+        console.write(format_document(shown.standings_value(states), output_format))
 
 
-@spread
+@command_from_records
 def controller(
-    everywhere: Globals,
+    session: Session,
     *,
     ack: Annotated[
         bool,
@@ -289,7 +303,7 @@ def controller(
     """
     from arena_topo.admin import controller as loop  # noqa: PLC0415 - for this command only
 
-    backend = engine(everywhere)
+    backend = open_engine(session)
     back = f"{PROGRAM} controller; all it knows is written on the jobs"
-    with coming_back(back, "The jobs go on."):
-        loop.run(backend, ack=ack, once=once, tell=remark)
+    with coming_back(session.console, back, "The jobs go on."):
+        loop.run_controller(backend, ack=ack, once=once, tell=session.console.event)

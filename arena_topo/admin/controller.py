@@ -7,7 +7,9 @@ a round is due after a change, or at a deadline that the last round has set:
     withdraw   the records of submitters that died before they resumed their job
     place      gangs that their own queue has started, and that are gated
     tend       running gangs: gated workers get the nodes of their record; a gang that cannot
-               complete is rolled back; one that lost a node is placed anew
+               complete is rolled back, and one that was ended from outside; one that lost a node
+               and runs on is moved if it can start again
+    revive     gangs that have failed because a worker was ended from outside
     start      waiting gangs, in the order of the queue
     publish    what is free, for users who may not read the cluster
 
@@ -26,34 +28,45 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters.usage import pod_over
-from arena_topo.engines import Backend, heartbeat
-from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, written
+from arena_topo.clusters.records import NodeRecord
+from arena_topo.clusters.rules import pod_over
+from arena_topo.engines import heartbeat
+from arena_topo.engines.backend import Backend
+from arena_topo.engines.kubernetes.lease import DURATION, NoNamespace
+from arena_topo.engines.kubernetes.mpijob import condition_of, failed_at
+from arena_topo.engines.kubernetes.queued import (
+    MOST_TRIES,
+    QueuedJob,
+    Snapshot,
+    failed,
+    queued,
+    written,
+)
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
-from arena_topo.gang import fairness, rollout
-from arena_topo.gang.planning import Decision, share
+from arena_topo.gang import fairness, loss, pod_state
+from arena_topo.gang.planning import Decision, head_of_queue, unclaimed
+from arena_topo.gang.pod_state import Fate
 from arena_topo.gang.protocol import Starter
-from arena_topo.gang.rollout import Fate
-from arena_topo.gang.submission import open_starter
+from arena_topo.gang.stored_job import open_starter
 from arena_topo.job import MPIJob, NodeLoss
-from arena_topo.manifests import REQUEST, TRIES, patches, pinning
-from arena_topo.manifests.annotations import recorded
+from arena_topo.manifests import REQUEST, RESERVED_ANNOTATION, TRIES_ANNOTATION, patches, pins
+from arena_topo.manifests.annotations import last_stop, recorded_placement, reserving_map
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.requests import job_of
 from arena_topo.notes import Alert
 from arena_topo.solver import Unplaceable
+from arena_topo.topology import natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
     from arena_topo.engines.kubernetes.queue import Queue
+    from arena_topo.queueing.reservation import QueueHead
 
 Object = Mapping[str, Any]
 Tell = Callable[[str], None]
@@ -70,8 +83,8 @@ REASON_PERIOD = 30.0
 BALK_PERIOD = 10.0
 """Backoff in seconds of a gang that fits and yet did not start; others go first meanwhile."""
 
-LOST_AFTER = 60.0
-"""Seconds that a node of a gang may be cordoned, not ready or gone before the gang moves."""
+SILENT_AFTER = 60.0
+"""Seconds without an answer of a node after which the pods of suspended gangs are removed there."""
 
 MOST_STARTS = 10
 """The most gangs that one round starts: each takes seconds, and the running gangs need
@@ -81,15 +94,23 @@ LEASE_PERIOD = DURATION / 3
 """Seconds between two renewals of the Lease, and the most between two tries while the API server
 does not answer: less than half of the Lease's duration, so one failed round does not lose it."""
 
+REVIVAL = 90.0
+"""Seconds after its failure for which a job may be revived: later its owner has seen it fail."""
+
+SKEW = 5.0
+"""Seconds by which the clocks of the control plane may differ."""
+
 _SAID_AGAIN = 600.0
 """Seconds until a warning that still holds is repeated."""
 
 
-def run(
+def run_controller(
     backend: Backend, *, ack: bool = False, once: bool = False, tell: Tell = lambda _: None
 ) -> None:
     """Do rounds until SIGTERM, while holding the Lease; UsageError on the local engine.
 
+    NoNamespace if the namespace of the Lease does not exist at the start. If it vanishes later, the
+    controller says so once and waits until it is back.
     SIGTERM lets the round end in good order. Ctrl-C interrupts it, which loses nothing either, and
     releases the Lease too. `once` does a single round, without the Lease.
     """
@@ -102,7 +123,7 @@ def run(
         )
     controller = Controller(
         queue=queue,
-        starter=open_starter(backend, queue),
+        starter=open_starter(backend, queue, patient=True),
         ack=ack,
         tell=tell,
     )
@@ -160,16 +181,17 @@ class Wake:
 def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> None:
     clock = controller.clock
     led, watched, delay, renewed = False, False, PERIOD, -math.inf
+    installed, missed = False, False
 
     def leads() -> bool:
-        nonlocal led, renewed
+        nonlocal led, renewed, installed, missed
         heartbeat.beat()
         if wake.stopped:
             return False
         if led and clock() - renewed < LEASE_PERIOD:
             return True
         before, led = led, lease.held()
-        renewed = clock()
+        renewed, installed, missed = clock(), True, False
         if led != before:
             tell("this controller is at work" if led else "another controller is at work")
         return led
@@ -186,8 +208,13 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
                 changed = False
                 rest = max(PERIOD, min(controller.due, renewed + LEASE_PERIOD) - clock())
             delay = PERIOD
-        except Exception as error:  # noqa: BLE001  nobody starts gangs without it
-            tell(Alert(_told(error)))
+        except Exception as error:
+            absent = isinstance(error, NoNamespace)
+            if absent and not installed:
+                raise
+            if not (absent and missed):
+                tell(Alert(_told(error)))
+            missed = absent
             changed, rest = True, min(LEASE_PERIOD, delay * 2)
             delay = rest
         changed |= wake.wait(PERIOD, rest)
@@ -210,18 +237,24 @@ class Controller:
     ack: bool = False
     tell: Tell = lambda _: None
     clock: Callable[[], float] = time.monotonic
-    _patience: dict[tuple[str, str, str], rollout.StallTimer] = field(default_factory=dict)
-    _missed: dict[tuple[str, bool], float] = field(default_factory=dict)
-    _lost_now: dict[str, str] = field(default_factory=dict)
+    _patience: dict[tuple[str, str, str], pod_state.StallTimer] = field(default_factory=dict)
+    _nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    _troubled: dict[str, float] = field(default_factory=dict)
+    _missed: dict[str, float] = field(default_factory=dict)
     _silent_now: frozenset[str] = frozenset()
+    _ran: dict[tuple[str, str, float | None], dict[str, tuple[str, str]]] = field(
+        default_factory=dict
+    )
     _unscheduled: dict[str, float] = field(default_factory=dict)
     _published: float = -math.inf
     _due: float = -math.inf
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _head: tuple[Snapshot, QueueHead | None] | None = None
     _before: tuple[object, ...] | None = None
     _starts: int = 0
+    _left: set[tuple[str, str, float | None]] = field(default_factory=set)
     _warned: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -246,7 +279,8 @@ class Controller:
         self._due = -math.inf
         if self._withdrawn(view, leads):
             view = self.queue.read()
-        pods = self.queue.gangs(job.manifest for job in view.jobs)
+        ended = [job for job in view.failed if job.suspended or self._fresh(job, view.now)]
+        pods = self.queue.gangs(job.manifest for job in (*view.jobs, *ended))
         now = self.queue.now()
         self._due = math.inf
         self._forget(view)
@@ -260,17 +294,22 @@ class Controller:
                 return
             seen = _Seen(pods=pods.get(job.key, []), now=now, view=view, quiet=quiet)
             touched |= self._each(job, partial(self._tended, job, seen))
+        for job in ended:
+            if not leads():
+                self._again(0)
+                return
+            touched |= self._each(job, partial(self._revived, job, pods.get(job.key, [])))
         if touched:
             view = self.queue.read()
         self._start(view, pods, leads)
 
     def _withdrawn(self, view: Snapshot, leads: Callable[[], bool]) -> bool:
         """Withdraw the records of dead submitters; whether there were any."""
-        found = False
+        withdrawn_any = False
         for job in view.jobs:
             if fairness.abandoned(job, view.now) and leads():
-                found |= self._each(job, partial(self._freed, job, view))
-        return found
+                withdrawn_any |= self._each(job, partial(self._freed, job, view))
+        return withdrawn_any
 
     def _freed(self, job: QueuedJob, view: Snapshot) -> bool:
         return bool(self.starter.withdraw([job], view.now))
@@ -298,32 +337,35 @@ class Controller:
 
     def _forget(self, view: Snapshot) -> None:
         """Drop the state about jobs that are gone or were placed anew."""
-        there = {(*job.key, job.record or "") for job in view.jobs}
-        self._patience = {key: one for key, one in self._patience.items() if key in there}
+        existing = {(*job.key, job.record or "") for job in view.jobs}
+        self._patience = {
+            key: stall_timer for key, stall_timer in self._patience.items() if key in existing
+        }
         alive = {(*job.key, job.created) for job in view.jobs}
         self._refused = {key: at for key, at in self._refused.items() if key in alive}
         self._balks = {key: at for key, at in self._balks.items() if key in alive}
+        running = {(*job.key, job.recorded) for job in view.jobs if not job.suspended}
+        self._ran = {key: ran for key, ran in self._ran.items() if key in running}
+        self._left &= {(*job.key, job.recorded) for job in view.failed}
 
     def _notice(
         self, view: Snapshot, pods: Mapping[tuple[str, str], Sequence[Object]], now: float
     ) -> None:
         """Update the times since which nodes are unusable and workers unschedulable."""
-        nodes: dict[str, str | None] = {
-            node.name: node.unavailable for node in view.cluster().nodes
+        self._nodes = {
+            manifest.name: manifest for manifest in view.objects if isinstance(manifest, NodeRecord)
         }
         every = [pod for those in pods.values() for pod in those]
-        named = {str(one) for pod in every if (one := pod["spec"].get("nodeName"))}
-        out = {name: why for name in sorted(named) if (why := nodes.get(name, "gone"))}
-        # A separate time: a node that was cordoned long ago may have stopped answering just now.
-        silent = {name for name, why in out.items() if why in _SILENT}
+        named = {str(node_name) for pod in every if (node_name := pod["spec"].get("nodeName"))}
+        troubled = {name for name in named if loss.troubled(self._nodes.get(name))}
+        self._troubled = {name: self._troubled.get(name, now) for name in sorted(troubled)}
         at = self.clock()
-        keys = [(name, False) for name in out] + [(name, True) for name in silent]
-        self._missed = {key: self._missed.get(key, at) for key in keys}
-        lost = {key for key, since in self._missed.items() if at - since >= LOST_AFTER}
-        self._lost_now = {name: why for name, why in out.items() if (name, False) in lost}
-        self._silent_now = frozenset(name for name in silent if (name, True) in lost)
-        for key in self._missed.keys() - lost:
-            self._again(self._missed[key] + LOST_AFTER - at)
+        silent = sorted(name for name in troubled if not loss.ready(self._nodes.get(name)))
+        self._missed = {name: self._missed.get(name, at) for name in silent}
+        due = {name: since + SILENT_AFTER for name, since in self._missed.items()}
+        self._silent_now = frozenset(name for name in silent if at >= due[name])
+        for name in due.keys() - self._silent_now:
+            self._again(due[name] - at)
         self._unscheduled = {
             uid: self._unscheduled.get(uid, now)
             for pod in every
@@ -334,32 +376,32 @@ class Controller:
 
     def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
         """Look after a resumed job; whether anything that others may see was changed."""
-        if rollout.gated(seen.pods):
+        if pod_state.gated_workers(seen.pods):
             self._again(PERIOD)
         if job.suspender is not None and (
-            job.suspended or rollout.awaits_placement(job, seen.pods, seen.now)
+            job.suspended or pod_state.awaits_placement(job, seen.pods, seen.now)
         ):
             return self._handed(job, seen)
         if job.suspended:
             if job.state == "placed":
                 # The submitter that recorded the placement may die before it resumes the job.
-                self._again(fairness.STALE + 1)
+                self._again(fairness.STALE_RECORD_SECONDS + 1)
             self._force_delete(seen.pods)
             return False
         if job.state != "placed":
             return False
-        if rollout.worker_places(job.manifest, seen.pods):
+        if pod_state.worker_places(job.manifest, seen.pods):
             self._bound(job, seen.pods)
         if job.suspender is not None:
             return False
-        moved = self._lost(job, seen.pods)
+        moved = self._lost(job, seen)
         return self._broken(job, seen) if moved is None else moved
 
     def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
         """Send gated workers to the nodes that the job's present record names."""
         stored = self.starter.current(job.manifest)
         if stored is not None:
-            for pod, patch in rollout.worker_places(stored, pods):
+            for pod, patch in pod_state.worker_places(stored, pods):
                 self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
@@ -374,12 +416,12 @@ class Controller:
             return False
         if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
             return False
-        if not rollout.awaits_placement(job, self.queue.pods(job.manifest), seen.now):
+        if not pod_state.awaits_placement(job, self.queue.pods(job.manifest), seen.now):
             return False
         outcome = self.starter.admitted(asked, job.manifest)
         if outcome.resumed:
             self._starts += 1
-            self.tell(f"{job.namespace}/{job.name}: placed, as its queue has started it")
+            self._report(outcome.stored, "Placed", "placed, as its queue has started it")
         else:
             self._refused[*job.key, job.created] = self.clock()
         return outcome.resumed
@@ -387,10 +429,13 @@ class Controller:
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
         """Roll back a gang that cannot complete; whether that was done."""
         pods = [self._dated(pod) for pod in seen.pods]
-        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
+        stands = pod_state.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
         if stands.fate is Fate.STARTED:
-            if TRIES in (job.manifest["metadata"].get("annotations") or {}):
-                self.queue.change(job.manifest, patches.settled(job.manifest))
+            settled = {RESERVED_ANNOTATION}
+            if not loss.evicted_lately(last_stop(job.manifest), seen.now):
+                settled.add(TRIES_ANNOTATION)
+            if settled & (job.manifest["metadata"].get("annotations") or {}).keys():
+                self.queue.change(job.manifest, patches.forgetting(job.manifest, settled))
             return False
         self._again(PERIOD)
         events = self.queue.events(job.manifest)
@@ -404,14 +449,14 @@ class Controller:
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
     ) -> Cause | None:
         """Why a gang cannot complete, or has stalled for too long; None while it may complete."""
-        stands = rollout.status_of(job.manifest, pods, events, now=now, since=job.since)
+        stands = pod_state.status_of(job.manifest, pods, events, now=now, since=job.since)
         if stands.broken is not None:
             return stands.broken
         limit = float(job_of(job.manifest).gang_timeout)
         patience = self._patience.setdefault(
-            (*job.key, job.record or ""), rollout.StallTimer(limit=limit)
+            (*job.key, job.record or ""), pod_state.StallTimer(limit=limit)
         )
-        pulling = rollout.pulls(pods, events, now=now)
+        pulling = pod_state.pulls(pods, events, now=now)
         if patience.expired(stands, pulling=pulling, now=self.clock()):
             return because(CauseCode.STALLED, limit=f"{limit:g} s", text=stands.progress)
         return None
@@ -427,47 +472,218 @@ class Controller:
             return pod
         status = pod["status"]
         conditions = [
-            {**one, "lastTransitionTime": written(at)} if one.get("type") == "PodScheduled" else one
-            for one in status["conditions"]
+            {**condition, "lastTransitionTime": written(at)}
+            if condition.get("type") == "PodScheduled"
+            else condition
+            for condition in status["conditions"]
         ]
         return {**pod, "status": {**status, "conditions": conditions}}
 
-    def _lost(self, job: QueuedJob, pods: Sequence[Object]) -> bool | None:
-        """Move a gang of which a node has been lost for a while, or a worker was evicted.
+    def _lost(self, job: QueuedJob, seen: _Seen) -> bool | None:
+        """Take back a gang that was ended from outside, or move it off a node that is lost.
 
-        None if nothing was lost; False also if something was lost and the gang is left as it is.
+        None if that was not done: it may be stuck for another reason. False if it ends by itself.
         """
-        if self._loss(pods, self._lost_now) is None:
+        ran = self._ran.setdefault((*job.key, job.recorded), {})
+        ended = loss.ended_workers(seen.pods, ran)
+        places = loss.nodes_of(seen.pods) & self._troubled.keys()
+        if not ended and not self._lost_nodes(seen.pods, places, self._nodes.get, seen.now):
+            ran |= loss.workers_that_ran(seen.pods)
             return None
         policy = job_of(job.manifest).on_node_loss
         if policy is NodeLoss.FAIL:
             # MPI ends the job itself when it loses a rank; nothing can bring it back.
+            return False if ended else None
+        if not ended and seen.quiet and self._just_refused(job):
+            self._again(REASON_PERIOD)
+            return None
+        self._again(PERIOD)
+        confirmed = self._loss(job, ran, seen.now)
+        if confirmed is None:
+            return None
+        job, cause, over = confirmed
+        if policy is NodeLoss.HOLD:
+            return self._hold(job, cause)
+        return self._taken_back(job, cause) if over else self._moved(job, cause) or None
+
+    def _taken_back(self, job: QueuedJob, cause: Cause) -> bool:
+        """Take back a gang of which a worker has ended, so that MPI has ended too.
+
+        A kubelet that evicts a worker again shows a fault of the gang, which is tried in vain.
+        """
+        last, now = last_stop(job.manifest), self.queue.now()
+        repeated = loss.evicted_by_kubelet(cause) and loss.evicted_lately(last, now)
+        forecast, reserved = recorded_placement(job.manifest), None
+        if forecast is not None and job.tries + repeated < MOST_TRIES:
+            reserved = reserving_map(forecast)
+        return self._back(job, cause, counts=repeated, reserved=reserved)
+
+    def _moved(self, job: QueuedJob, cause: Cause) -> bool:
+        """Take back a gang whose workers all run, if it can start again: else it loses for nothing.
+
+        Its next GPUs are reserved before it stops.
+        """
+        reserving = self.starter.reserve(job_of(job.manifest), job.manifest)
+        if reserving is None:
+            self._refused[*job.key, job.created] = self.clock()
+            return False
+        reserved = reserving["metadata"]["annotations"][RESERVED_ANNOTATION]
+        return self._back(replace(job, manifest=reserving), cause, counts=False, reserved=reserved)
+
+    def _loss(
+        self, job: QueuedJob, ran: Mapping[str, tuple[str, str]], now: float
+    ) -> tuple[QueuedJob, Cause, bool] | None:
+        """The job as it is now, why it is lost, and whether a worker has ended; None if it is not.
+
+        The cache may lag behind, so that all of it is read again.
+        """
+        # The pods before the job: the end of the job may be the reason why pods are gone.
+        pods = self.queue.pods(job.manifest)
+        stored = self.starter.current(job.manifest)
+        mine = None if stored is None else queued(stored, {})
+        if mine is None or mine.suspended or loss.has_succeeded(pods):
+            return None
+        if (mine.record, mine.recorded) != (job.record, job.recorded):
+            return None
+        ended = loss.ended_workers(pods, ran)
+        places = (loss.nodes_of(pods) & self._troubled.keys()) | {
+            end.node for end in ended.values()
+        }
+        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural)}
+        # An end shows that the pods no longer tolerate what is the matter with their node.
+        lost = self._lost_nodes(pods, places, nodes.get, math.inf if ended else now)
+        cordoned = [name for name, node in nodes.items() if node and node.unschedulable]
+        cause = loss.cause_of_loss(ended, lost, cordoned)
+        return None if cause is None else (mine, cause, bool(ended))
+
+    @staticmethod
+    def _fresh(job: QueuedJob, now: float) -> bool:
+        """Whether a job has failed a moment ago."""
+        at = failed_at(job.manifest)
+        return at is not None and now - at <= REVIVAL
+
+    def _revived(self, job: QueuedJob, pods: Sequence[Object]) -> bool:
+        """Take back a gang that failed because a worker was ended from outside.
+
+        MPI ends as soon as a worker does, so that the operator may have called the job failed
+        before it could be suspended. The failure is removed once the job is suspended: then it is
+        the controller's to start, and not the operator's.
+        """
+        if job.suspended:
+            return self._cleared(job)
+        policy = job_of(job.manifest).on_node_loss
+        if job.state != "placed" or job.suspender is not None or policy is NodeLoss.FAIL:
+            return False
+        confirmed = self._loss_of_failed(job, pods)
+        if confirmed is None:
+            return False
+        fresh, cause = confirmed
+        if lacks := self.queue.unrevivable():
+            if (key := (*job.key, job.recorded)) not in self._left:
+                self._left.add(key)
+                rights = " and ".join(lacks)
+                text = f"{cause}; the controller may not {rights} to start it again: use --retry 1"
+                self._report(job.manifest, "NotRevived", f"failed: {text}")
+            return False
+        act = self._hold if policy is NodeLoss.HOLD else self._taken_back
+        if not act(fresh, cause):
+            return False
+        # At once, so that what is reserved for the gang counts.
+        stored = self.starter.current(job.manifest)
+        stopped = None if stored is None else failed(stored)
+        self._again(PERIOD)
+        if stopped is not None:
+            self._cleared(stopped)
+        return True
+
+    def _loss_of_failed(
+        self, job: QueuedJob, pods: Sequence[Object]
+    ) -> tuple[QueuedJob, Cause] | None:
+        """A failed gang as it is now, and why it was lost; None if it was not, or has changed."""
+        at = failed_at(job.manifest)
+        if at is None or job.recorded is None:
+            return None
+        every = [*pods, *self.queue.departed(job.manifest)]
+        ended = loss.disrupted_workers(every, since=job.recorded, until=at + SKEW)
+        places = {end.node for end in ended.values()}
+        # MPI may notice before the control plane does that a node no longer answers.
+        used, now = loss.nodes_of(loss.placed_since(every, job.recorded)), self.queue.now()
+        places |= {
+            name for name in used if not loss.answered(self._nodes.get(name), at + SKEW, now=now)
+        }
+        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural)}
+        lost = self._lost_nodes(every, places, nodes.get, math.inf)
+        cordoned = [name for name, node in nodes.items() if node and node.unschedulable]
+        cause = loss.cause_of_loss(ended, lost, cordoned)
+        stored = None if cause is None else self.starter.current(job.manifest)
+        fresh = None if stored is None else failed(stored)
+        if cause is None or fresh is None or fresh.suspended:
+            return None
+        same = (fresh.record, fresh.recorded, failed_at(fresh.manifest))
+        return (fresh, cause) if same == (job.record, job.recorded, at) else None
+
+    def _cleared(self, job: QueuedJob) -> bool:
+        """Remove the failure of a gang that was taken back.
+
+        The operator may repeat it, if it has seen the launcher's end and not yet its deletion; by
+        then the gang may have its next placement, which is withdrawn like any that is abandoned.
+        """
+        forecast = recorded_placement(job.manifest)
+        cause = None if forecast is None else forecast.cause
+        stopped = last_stop(job.manifest)
+        held = job.state == "held" and stopped is not None and cause == stopped.cause
+        at = failed_at(job.manifest)
+        repeated = at is not None and job.state == "placed" and at <= (job.recorded or 0.0)
+        if stopped is None or not (held or repeated or job.state == "waiting"):
             return False
         self._again(PERIOD)
-        fresh = self.queue.pods(job.manifest)
-        there = {str(pod["spec"].get("nodeName") or "") for pod in fresh}
-        lost = {
-            name: why
-            for name in sorted(there & self._lost_now.keys())
-            if (why := self.queue.unavailable(name)) is not None
-        }
-        trouble = self._loss(fresh, lost)
-        if trouble is None:
-            return None
-        if policy is NodeLoss.REPLAN:
-            return self._back(job, trouble, counts=False)
-        held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
-        done = self.queue.change(job.manifest, held) is not None
-        if done:
-            self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
-        return done
+        return self.queue.revive(job.manifest)
+
+    def _lost_nodes(
+        self,
+        pods: Sequence[Object],
+        names: Iterable[str],
+        node_of: Callable[[str], NodeRecord | None],
+        now: float,
+    ) -> dict[str, str]:
+        """Those of these nodes that a gang with such pods has lost, and how."""
+        tolerations = loss.tolerations_of(pods)
+        lost = {}
+        for name in sorted(names, key=natural):
+            since = self._troubled.get(name, min(now, self.queue.now()))
+            losing = loss.losing(node_of(name), tolerations, since=since)
+            if losing is not None and losing[0] <= now:
+                lost[name] = losing[1]
+            elif losing is not None:
+                self._again(losing[0] - now)
+        return lost
+
+    def _hold(self, job: QueuedJob, cause: Cause) -> bool:
+        """Suspend a whole gang until a person resumes it."""
+        bare, at = pins.unplaced(job.manifest), written(self.queue.now())
+        if (
+            self.queue.change(job.manifest, patches.holding(job.manifest, bare, cause, at=at))
+            is None
+        ):
+            return False
+        self._report(job.manifest, "Held", f"held: {cause}")
+        return True
+
+    def _report(self, mpijob: Object, reason: str, text: str) -> None:
+        """Print an act, and tell the owner of the job by an event; the job itself says it too."""
+        meta = mpijob["metadata"]
+        self.tell(f"{meta['namespace']}/{meta['name']}: {text}")
+        try:
+            self.queue.report(mpijob, reason, text)
+        except ArenaError as error:
+            self._told_once(Alert(f"no events about jobs: {_told(error)}"))
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
         """Force-delete the failed workers of a suspended gang, and its pods on a silent node.
 
         The kubelet of that node never confirms the deletion, and while the pods exist the operator
-        creates no others of their names. If the kubelet answers, as on a node that is only
-        cordoned, containers end within their grace period, and use their GPUs until then.
+        creates no others of their names. If the kubelet answers, containers end within their grace
+        period, and use their GPUs until then.
         """
         silent = [
             pod
@@ -475,36 +691,26 @@ class Controller:
             if pod["metadata"].get("deletionTimestamp")
             and self._is_silent(pod["spec"].get("nodeName"))
         ]
-        for pod in (*rollout.failed_workers(pods), *silent):
+        for pod in (*pod_state.failed_workers(pods), *silent):
             self._again(PERIOD)
             self.queue.force_delete(pod)
 
     def _is_silent(self, node: str | None) -> bool:
         """Whether a node has not answered for long, and does not answer now."""
-        return node in self._silent_now and self.queue.unavailable(str(node)) in _SILENT
+        return node in self._silent_now and not loss.ready(self.queue.node(str(node)))
 
-    @staticmethod
-    def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> Cause | None:
-        """The loss of a gang: an evicted worker, or one of these nodes; None without a loss."""
-        workers = [pod for pod in pods if not is_launcher(pod)]
-        for pod in workers:
-            status = pod.get("status") or {}
-            if status.get("phase") == "Failed" and status.get("reason") in _EVICTED:
-                name, text = pod["metadata"]["name"], str(status.get("message") or "?")
-                return because(CauseCode.EVICTED, pod=name, text=text)
-        names = {str(pod["spec"].get("nodeName") or "") for pod in workers}
-        for name in sorted(names & lost.keys()):
-            return because(CauseCode.NODE_LOST, node=name, state=lost[name])
-        return None
-
-    def _back(self, job: QueuedJob, cause: Cause, *, counts: bool = True) -> bool:
-        """Suspend a whole gang, which then waits for its turn again."""
+    def _back(
+        self, job: QueuedJob, cause: Cause, *, counts: bool = True, reserved: str | None = None
+    ) -> bool:
+        """Suspend a whole gang, which then waits for its turn again; these GPUs wait for it."""
         tries = job.tries + counts
-        patch = patches.taking_back(job.manifest, pinning.unplaced(job.manifest), cause, tries)
+        bare = pins.unplaced(job.manifest)
+        at = written(self.queue.now())
+        patch = patches.taking_back(job.manifest, bare, cause, tries, reserved=reserved, at=at)
         if self.queue.change(job.manifest, patch) is None:
             return False
         again = "" if tries < MOST_TRIES else "; it is not tried again until it is resumed"
-        self.tell(f"{job.namespace}/{job.name}: rolled back: {cause}{again}")
+        self._report(job.manifest, "RolledBack", f"rolled back: {cause}{again}")
         return True
 
     # Gangs that wait
@@ -519,6 +725,9 @@ class Controller:
         before, self._before = self._before, _matters(view)
         self._blocked.clear()
         quiet, older = self._before == before, False
+        head = None if quiet else self._head_of(view)
+        if head is not None:
+            self._guarded("the reservation", lambda: self.starter.keep_reservation(head, view))
         for job in fairness.order(view.jobs):
             if self._starts >= MOST_STARTS or not leads():
                 self._before = None
@@ -533,7 +742,9 @@ class Controller:
                 # The other gangs are compared with the GPUs that were free before. Fewer are free
                 # now: a gang that does not fit there does not fit, and for one that fits the
                 # starter reads the cluster again.
-                view = replace(view, jobs=tuple(one for one in view.jobs if one.key != job.key))
+                view = replace(
+                    view, jobs=tuple(other for other in view.jobs if other.key != job.key)
+                )
                 quiet, older = False, True
         if older:
             self._before = None
@@ -550,18 +761,23 @@ class Controller:
             return False
         if not older:
             try:
-                found = self.starter.decide(asked, job, view)
+                head = self._head_of(view)
+                decision = self.starter.decide_behind(head, asked, job, view)
             except (InvalidJob, Unplaceable) as never:
                 # The cluster is not the one that the gang was submitted to.
                 self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
-                found = Decision(refused=in_words(_told(never)))
-            if found.placement is None:
+                decision = Decision(refused=in_words(_told(never)))
+            if decision.placement is None:
                 self._refused[*job.key, job.created] = self.clock()
-                return self._reasoned(job, found.refused)
+                if decision.wait is not None:
+                    left = min(REASON_PERIOD, max(0.0, decision.wait.until - view.now))
+                    self._refused[*job.key, job.created] += left - REASON_PERIOD
+                    self._again(left)
+                return self._reasoned(job, decision.refused)
         self._starts += 1
         outcome = self.starter.start(asked, job.manifest, None)
         if outcome.resumed:
-            self.tell(f"{job.namespace}/{job.name}: started")
+            self._report(outcome.stored, "Started", "started")
         else:
             self._balks[*job.key, job.created] = self.clock()
             self._again(BALK_PERIOD)
@@ -583,16 +799,22 @@ class Controller:
     def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
         """Whether a gang can be placed now: the test of `decide`, without the reasons."""
         whole = view.cluster(without={job.key})
-        site = self.starter.site
-        left, _head = share(job, whole, view, self.queue, site, known=self._blocked)
+        left = fairness.left_to(job, whole, self._head_of(view), view.now)
         return self.starter.fit(asked, left) is not None
+
+    def _head_of(self, view: Snapshot) -> QueueHead | None:
+        """The head of the queue of a view, which is computed once."""
+        if self._head is None or self._head[0] is not view:
+            head = head_of_queue(view, self.queue, self.starter.site, self._blocked)
+            self._head = view, head
+        return self._head[1]
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:
         """Record why a gang waits, if the reason is new."""
-        known = recorded(job.manifest)
+        known = recorded_placement(job.manifest)
         if cause is None or (known is not None and known.cause == cause) or job.tries:
             return False
-        patch = patches.waiting(job.manifest, pinning.unplaced(job.manifest), cause)
+        patch = patches.waiting(job.manifest, pins.unplaced(job.manifest), cause)
         self.queue.change(job.manifest, patch)
         return False
 
@@ -604,7 +826,8 @@ class Controller:
             return False
         # Set before the attempt: after a failure the next try is at the next due time.
         self._published = self.clock()
-        self.queue.publish_view(view.cluster(), now=view.now)
+        left = unclaimed(view, self.queue, self.starter.site)
+        self.queue.publish_view(left, now=view.now)
         if self.ack:
             self.queue.mirror(self._told_once)
         return True
@@ -625,8 +848,8 @@ class _Seen:
 
 def _unscheduled(pod: Object) -> bool:
     """Whether the scheduler finds no node for a pod."""
-    found = condition_of(pod, "PodScheduled") or {}
-    return (found.get("status"), found.get("reason")) == ("False", "Unschedulable")
+    condition = condition_of(pod, "PodScheduled") or {}
+    return (condition.get("status"), condition.get("reason")) == ("False", "Unschedulable")
 
 
 def _matters(view: Snapshot) -> tuple[object, ...]:
@@ -644,10 +867,3 @@ def _matters(view: Snapshot) -> tuple[object, ...]:
         for job in view.jobs
     )
     return view.objects, jobs
-
-
-_SILENT = frozenset({"NotReady", "gone"})
-"""States of nodes whose kubelet does not answer (`topology.Node.unavailable`)."""
-
-_EVICTED = frozenset({"Evicted", "NodeLost", "Terminated", "Shutdown", "Preempting"})
-"""Reasons of a pod that its kubelet or the control plane ended (kubernetes, pkg/kubelet)."""

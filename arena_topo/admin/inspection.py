@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from arena_topo.engines import Backend, JobStatus
+from arena_topo.engines import JobStatus
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Guarantee
 from arena_topo.reasons import drift
 
 
-class Outcome(StrEnum):
+class InspectionResult(StrEnum):
     """The result for a worker: the GPUs that it sees, compared with the plan."""
 
     OK = "ok"
@@ -28,29 +29,29 @@ class Inspection:
 
     status: JobStatus
     differences: tuple[drift.Difference, ...]
-    sights: tuple[drift.Sight, ...]
+    sights: tuple[drift.WorkerGpus, ...]
 
-    def outcome(self, sight: drift.Sight) -> Outcome:
+    def outcome(self, sight: drift.WorkerGpus) -> InspectionResult:
         """The result for one worker, under the guarantee of the placement."""
         if sight.agrees is None:
-            return Outcome.UNKNOWN
+            return InspectionResult.UNKNOWN
         if sight.agrees:
-            return Outcome.OK
+            return InspectionResult.OK
         forecast = self.status.forecast
         exact = forecast is not None and forecast.guarantee == Guarantee.GPUS
         if exact or len(sight.seen) != len(sight.planned):
-            return Outcome.DIFFERS
-        return Outcome.OTHERS
+            return InspectionResult.DIFFERS
+        return InspectionResult.OTHERS
 
     @property
     def passed(self) -> bool:
         """Whether everything agrees with the guarantee, as far as it could be inspected."""
         return not self.differences and all(
-            self.outcome(sight) is not Outcome.DIFFERS for sight in self.sights
+            self.outcome(sight) is not InspectionResult.DIFFERS for sight in self.sights
         )
 
 
-def inspect(backend: Backend, name: str, namespace: str) -> Inspection:
+def inspect_workers(backend: Backend, name: str, namespace: str) -> Inspection:
     """Look into every worker of a job; NotFound if the job does not exist.
 
     ArenaError if the job was never placed: then there is no plan to compare with.
@@ -64,6 +65,6 @@ def inspect(backend: Backend, name: str, namespace: str) -> Inspection:
         )
     return Inspection(
         status=status,
-        differences=drift.of(backend, status),
-        sights=drift.inspect(backend, status),
+        differences=drift.drift_of(backend, status),
+        sights=drift.ask_workers(backend, status),
     )

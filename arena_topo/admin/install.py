@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters.usage import job_over, worker_template
+from arena_topo.clusters.rules import job_over, worker_pod_template
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import CLAIMS, GANG, INLINE, STATE, Manifest, install
 from arena_topo.topology import TAINT
-from arena_topo.words import counted
+from arena_topo.words import counted, shortened_clauses
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
@@ -32,17 +32,16 @@ def removal(admin: Administration) -> Removal:
     """The installed objects, the last created first; ArenaError names the dependent jobs."""
     depending = list(dependents(admin.jobs()))
     if depending:
-        shown = "; ".join(f"{job} {why}" for job, why in depending[:_SHOWN])
-        more = f"; and {len(depending) - _SHOWN} more" if len(depending) > _SHOWN else ""
+        jobs = [f"{job} {why}" for job, why in depending]
         raise ArenaError(
             f"{counted(len(depending), 'job')} would be left unfinished",
-            why=shown + more,
+            why=shortened_clauses(jobs, _SHOWN),
             hint="wait until they have ended, or delete them: arena-topo delete NAME -n NAMESPACE",
         )
     marked: list[str] = []
     with contextlib.suppress(AccessDenied):
         marked = [node["metadata"]["name"] for node in admin.nodes() if _marked(node)]
-    newest_first = reversed(install.everything())
+    newest_first = reversed(install.all_objects())
     installed = (manifest for manifest in newest_first if _installed(manifest, admin))
     return Removal(objects=tuple(map(_reference, installed)), marked=tuple(marked))
 
@@ -68,7 +67,7 @@ def dependents(jobs: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
             continue
         metadata = job["metadata"]
         name = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
-        labels = (worker_template(job).get("metadata") or {}).get("labels") or {}
+        labels = (worker_pod_template(job).get("metadata") or {}).get("labels") or {}
         if (metadata.get("annotations") or {}).get(STATE) == "waiting":
             yield name, "waits to be started, by the controller where one runs"
         elif INLINE in labels:

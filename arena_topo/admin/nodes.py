@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters.usage import gpu_count, pod_over
-from arena_topo.errors import ArenaError, ClusterError
-from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
-from arena_topo.numbers import whole
-from arena_topo.topology import GPU_RESOURCES, TAINT, published
-from arena_topo.words import shortened
+from arena_topo.clusters.rules import gpu_count, pod_over
+from arena_topo.engines.write_conflict import attempts, unless_overtaken
+from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.manifests import FORMAT_ANNOTATION, GUARANTEE, Guarantee
+from arena_topo.numbers import parse_count
+from arena_topo.topology import GPU_RESOURCES, TAINT, natural, published
+from arena_topo.words import counted, shortened
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
@@ -43,7 +44,7 @@ class Use(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class NodeChange:
     """A node and the outcome: `labeled and tainted`, `given back` or `unchanged`."""
 
     node: str
@@ -52,12 +53,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """The state of a node: its GPUs, its use, and what contradicts that."""
+    """The state of a node: its GPUs, its use, what contradicts that, and whether it is cordoned."""
 
     node: str
     gpus: int
     use: Use
     remark: str | None = None
+    cordoned: bool = False
 
 
 def dedicate(
@@ -68,7 +70,7 @@ def dedicate(
     ack: bool = False,
     force: bool = False,
     dry_run: bool = False,
-) -> tuple[Change, ...]:
+) -> tuple[NodeChange, ...]:
     """Set label and taint of these nodes, or remove them; all nodes are checked first.
 
     `ack` sets ACK's label as well. NotFound if a node does not exist; ArenaError names the pods
@@ -95,6 +97,29 @@ _REFUSALS = {
 }
 
 
+def closed(names: Sequence[str], admin: Administration) -> str | None:
+    """The nodes that no new topology job may use once these are reserved, in a sentence.
+
+    None without any, or without the right to list nodes.
+    """
+    try:
+        states = node_standings(admin.nodes())
+    except AccessDenied:
+        return None
+    others = [
+        state.node
+        for state in states
+        if state.gpus and state.use is not Use.TOPOLOGY and state.node not in names
+    ]
+    if not others:
+        return None
+    which = shortened(sorted(others, key=natural), _SHOWN)
+    are = "is" if len(others) == 1 else "are"
+    nodes = counted(len(others), "other node")
+    which = f"{nodes} with GPUs ({which}) {are} closed to new ones"
+    return f"topology jobs use reserved nodes only: {which}"
+
+
 def _against(node: str, use: Use, admin: Administration) -> Iterator[str]:
     """The pods on a node that prevent a change of its use."""
     for pod in admin.pods_on(node):
@@ -102,8 +127,8 @@ def _against(node: str, use: Use, admin: Administration) -> Iterator[str]:
         if pod_over(pod) or not _gpus(pod):
             continue
         notes = metadata.get("annotations") or {}
-        exact = FORMAT in notes and notes.get(GUARANTEE, "gpus") == Guarantee.GPUS
-        if (FORMAT not in notes) if use is Use.TOPOLOGY else exact:
+        exact = FORMAT_ANNOTATION in notes and notes.get(GUARANTEE, "gpus") == Guarantee.GPUS
+        if (FORMAT_ANNOTATION not in notes) if use is Use.TOPOLOGY else exact:
             yield f"{metadata.get('namespace', '')}/{metadata['name']} on {node}"
 
 
@@ -123,24 +148,22 @@ def _changed(
     *,
     ack: bool,
     dry_run: bool,
-) -> Change:
-    for attempt in range(_ATTEMPTS):
-        current = admin.node(name) if attempt else node
-        steps = patch(current, use, ack=ack)
-        if not steps:
-            return Change(node=name, outcome="unchanged")
-        try:
-            admin.patch_node(name, steps, dry_run=dry_run)
-        except ClusterError as error:
-            # The test of the revision failed: another writer, mostly the kubelet, was faster.
-            if error.status not in {409, 422}:
-                raise
-        else:
-            return Change(node=name, outcome=_OUTCOMES[use])
-    raise ClusterError(
+) -> NodeChange:
+    tries = attempts(
+        _ATTEMPTS,
         f"node {name} is changed by another program all the time",
         hint="try again; nodes named before it were changed",
     )
+    for attempt in tries:
+        current = admin.node(name) if attempt else node
+        steps = patch(current, use, ack=ack)
+        if not steps:
+            break
+        # Another writer, mostly the kubelet, may be faster.
+        with unless_overtaken(tests=True):
+            admin.patch_node(name, steps, dry_run=dry_run)
+            return NodeChange(node=name, outcome=_OUTCOMES[use])
+    return NodeChange(node=name, outcome="unchanged")
 
 
 _OUTCOMES = {Use.TOPOLOGY: "labeled and tainted", Use.DEFAULT: "given back"}
@@ -177,15 +200,16 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
 
 
-def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
+def node_standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
     """The state of the nodes with GPUs, and of marked nodes without GPUs."""
     states = []
     for node in nodes:
         metadata = node["metadata"]
         labels = metadata.get("labels") or {}
-        taints = (node.get("spec") or {}).get("taints") or ()
+        spec = node.get("spec") or {}
+        taints = spec.get("taints") or ()
         capacity = (node.get("status") or {}).get("capacity") or {}
-        gpus = max((whole(capacity.get(name)) or 0 for name in GPU_RESOURCES), default=0)
+        gpus = max((parse_count(capacity.get(name)) or 0 for name in GPU_RESOURCES), default=0)
         labelled = TAINT in labels
         tainted = any(
             taint.get("key") == TAINT and taint.get("effect") == EFFECT for taint in taints
@@ -200,5 +224,13 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
             remark = "tainted but not labelled: not taken for a topology node"
         both = acks or (labelled and tainted)
         use = Use.TOPOLOGY if both else Use.DEFAULT
-        states.append(NodeState(node=metadata["name"], gpus=gpus, use=use, remark=remark))
+        states.append(
+            NodeState(
+                node=metadata["name"],
+                gpus=gpus,
+                use=use,
+                remark=remark,
+                cordoned=bool(spec.get("unschedulable")),
+            )
+        )
     return tuple(states)

@@ -9,13 +9,13 @@ from arena_topo.escaping import one_line
 from arena_topo.layout import NOTHING, align, fold, state, table
 
 if TYPE_CHECKING:
-    from arena_topo.admin.checks import Report
+    from arena_topo.admin.checks import CheckReport
     from arena_topo.admin.inspection import Inspection
     from arena_topo.admin.nodes import NodeState
-    from arena_topo.reasons.drift import Sight
+    from arena_topo.reasons.drift import WorkerGpus
 
 
-def report(result: Report, *, width: int | None = None) -> str:
+def report(result: CheckReport, *, width: int | None = None) -> str:
     """A row for each prerequisite, and below it the advice if it is not met.
 
     Sentences are wrapped at `width` columns in place.
@@ -34,7 +34,7 @@ def report(result: Report, *, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_value(result: Report) -> dict[str, Any]:
+def report_value(result: CheckReport) -> dict[str, Any]:
     """The report as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -48,10 +48,14 @@ def report_value(result: Report) -> dict[str, Any]:
     }
 
 
-def standings(states: Iterable[NodeState]) -> str:
+def standings_table(states: Iterable[NodeState]) -> str:
     """Nodes with GPUs, their use, and what contradicts that."""
-    rows = [(own.node, str(own.gpus), own.use.value, own.remark or "") for own in states]
+    rows = [(own.node, str(own.gpus), own.use.value, _remark(own)) for own in states]
     return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
+
+
+def _remark(own: NodeState) -> str:
+    return "; ".join(filter(None, (own.remark, "cordoned" if own.cordoned else None)))
 
 
 def _lines(text: str) -> str:
@@ -65,7 +69,13 @@ def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
         "apiVersion": "arena-topo/v1",
         "kind": "NodeList",
         "items": [
-            {"name": own.node, "gpus": own.gpus, "use": own.use.value, "remark": own.remark}
+            {
+                "name": own.node,
+                "gpus": own.gpus,
+                "use": own.use.value,
+                "remark": own.remark,
+                "cordoned": own.cordoned,
+            }
             for own in states
         ],
     }
@@ -88,7 +98,7 @@ def inspection(result: Inspection) -> str:
     return _lines(workers) + "".join(drift)
 
 
-def _seen(sight: Sight) -> str:
+def _seen(sight: WorkerGpus) -> str:
     """The GPUs that a worker sees, each by a prefix of its UUID that is unique there."""
     return ", ".join(gpu.uuid[:_UUID] for gpu in sight.seen) or "no GPUs"
 

@@ -42,7 +42,7 @@ Ring = tuple[int, ...]
 EFFORT = 50_000
 """The limit of steps for the rings of one set; a DGX-1 takes fewer than 2,000."""
 
-WORK = 50_000
+MAX_RINGS_TRIED = 50_000
 """The limit of rings that are tried in combination; a DGX-1 takes fewer than 10,000."""
 
 
@@ -60,7 +60,7 @@ def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: i
         # A full mesh, each link n-fold, decomposes into rings and at most one perfect matching
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
         return min(map(sum, unused)) // 2
-    best, work = 0, WORK
+    best, work = 0, MAX_RINGS_TRIED
 
     def lay(rings: Sequence[Ring], laid: int) -> None:
         nonlocal best, work

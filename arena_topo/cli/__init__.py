@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -12,103 +11,92 @@ from typing import NoReturn
 import typer
 
 from arena_topo import __version__
-from arena_topo.cli import stopping
-from arena_topo.cli.options import (
-    PROGRAM,
-    LogLevel,
-    ParserError,
-    complain,
-    forget_output,
-    hears,
-    listen,
-    say,
-)
-from arena_topo.cli.root import tree
-from arena_topo.cli.terminal import keep_styles
-from arena_topo.errors import ArenaError, TimedOut, UsageError
-from arena_topo.layout import Styles
+from arena_topo.cli.console import Console, LogLevel, forget_output
+from arena_topo.cli.interruption import Interruption, OutOfTime
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.root import command_tree
+from arena_topo.errors import ArenaError, TimedOut
 
 INTERRUPTED = 130
 """Typer's exit code for an interrupt of any kind."""
 
-_SURPLUS = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
-"""The parser's message about surplus arguments."""
 
-
-def main() -> NoReturn:
+def main(interruption: Interruption) -> NoReturn:
     """Run the program on the words of the shell, and exit."""
     if not os.environ.get("HOME", "unset"):
         # An empty one would be read as the root of the file system.
         del os.environ["HOME"]
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], interruption)
     # Python looks for cycles once more as it ends, and the process takes all of them along anyway.
     gc.freeze()
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], interruption: Interruption | None = None) -> int:
     """Run one command line; the exit code. Nothing escapes as a traceback."""
-    listen(LogLevel.INFO)
+    console = Console(interruption)
     try:
-        keep_styles()
-        return _ended(arguments)
+        return _ended(arguments, console)
     except (KeyboardInterrupt, typer.Abort):
-        return stopping.code()
-    except stopping.OutOfTime:  # maybe while an error was being written
-        stopping.unlimited()
+        return _interrupted(console)
+    except OutOfTime:  # maybe while an error was being written
+        console.interruption.remove_deadline()
         late = TimedOut("--timeout is over", hint="allow more with --timeout")
-        complain(late)
+        console.error(late)
         return late.exit_code
     finally:
-        stopping.unlimited()
-        Styles.kept = False
+        console.interruption.remove_deadline()
+        console.close()
 
 
-def _ended(arguments: Sequence[str]) -> int:
+def _ended(arguments: Sequence[str], console: Console) -> int:
     """Run one command line and print its error; the exit code."""
     try:
-        code = tree().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
-        code = stopping.code() if code == INTERRUPTED else code
-        if sys.stdout is not None:  # it may have been closed by the caller: `>&-`
-            sys.stdout.flush()
+        code = command_tree().main(
+            args=list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=console
+        )
+        code = _interrupted(console) if code == INTERRUPTED else code
+        if console.stdout is not None:
+            console.stdout.flush()
     except ArenaError as error:
-        stopping.unlimited()
-        complain(error)
+        console.interruption.remove_deadline()
+        console.error(error)
         code = error.exit_code
-    except ParserError as error:
-        said = _SURPLUS.sub(r"too many words: \1", error.format_message())
-        usage = error.ctx.get_usage() if getattr(error, "ctx", None) else ""
-        wrong = UsageError(said, hint=" ".join(usage.split()[1:]) or None)
-        complain(wrong)
-        code = UsageError.exit_code
     except typer.Abort:  # an Exception, and no mistake of ours
         raise
     except BrokenPipeError:
         # The reader of stdout has gone.
-        forget_output()
+        forget_output(console.stdout)
         code = 1
     except SystemExit as leaving:  # Typer leaves by itself after a broken pipe
         code = leaving.code
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback for users
-        code = _unexpected(error, arguments)
+        code = _unexpected(error, arguments, console)
     return int(code or 0)
 
 
-def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+def _interrupted(console: Console) -> int:
+    """Say what became of a command that nothing was said about; the exit code of its signal."""
+    if word := console.interruption.untouched:
+        console.after_echo(word)
+    return console.interruption.code
+
+
+def _unexpected(error: Exception, arguments: Sequence[str], console: Console) -> int:
     """Report a defect of the program, with a file for its maintainers."""
     import tempfile  # noqa: PLC0415 - only for mistakes of ours
     import traceback  # noqa: PLC0415
 
     text = "".join(traceback.format_exception(error))
-    if _debugging(arguments):
-        say(text.rstrip("\n"), LogLevel.ERROR)
+    if _debugging(arguments, console):
+        console.info(text.rstrip("\n"), LogLevel.ERROR)
         return 1
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"{PROGRAM}-", suffix=".txt", delete=False, encoding="utf-8"
     ) as report:
         # Without the command line: environment variables of jobs may be secrets.
         report.write(f"{PROGRAM} {__version__}, Python {sys.version}\n\n{text}")
-    say(
+    console.info(
         f"error: {PROGRAM} made a mistake: {type(error).__name__}: {error}\n"
         f"  try:  report it with {report.name}, or see more with ARENA_TOPO_DEBUG=1",
         LogLevel.ERROR,
@@ -116,8 +104,8 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
     return 1
 
 
-def _debugging(arguments: Sequence[str]) -> bool:
+def _debugging(arguments: Sequence[str], console: Console) -> bool:
     # In the raw words: the defect may be in parsing them.
     words = " ".join(arguments).replace("=", " ")
     asked = os.environ.get("ARENA_TOPO_DEBUG") == "1" or "--loglevel debug" in words
-    return asked or hears(LogLevel.DEBUG)
+    return asked or console.shows(LogLevel.DEBUG)

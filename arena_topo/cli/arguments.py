@@ -7,10 +7,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from arena_topo import layout
-from arena_topo.cli.options import Globals
+from arena_topo.cli.options import CommonOptions
 from arena_topo.flag import Flag, Word, flag
 
 PANEL = "Options"
@@ -20,10 +18,7 @@ option = partial(flag, panel=PANEL)
 """A field of a record of such options."""
 
 
-_JOBS = Word(completes="jobs")
-
-
-def bare(word: str) -> str:
+def name_without_kind(word: str) -> str:
     """The name of a job, also where it is given as kubectl and `-o name` write it: mpijob/NAME.
 
     As for kubectl the kind may be in the plural, and followed by version and group.
@@ -34,32 +29,13 @@ def bare(word: str) -> str:
 _KIND = re.compile(r"^mpijobs?(\.([\w.]+\.)?kubeflow\.org)?/(?=.)")
 
 
-def _bare(value: str | None) -> str | None:
-    return value and bare(value)
+Name = Annotated[str, Word("JOB", "jobs", name_without_kind)]
 
+PerhapsName = Annotated[str, Word("[JOB]", "jobs", name_without_kind)]
 
-def _all_bare(value: list[str] | None) -> list[str] | None:
-    return value and [bare(word) for word in value]
+Names = Annotated[tuple[str, ...], Word("JOB...", "jobs", name_without_kind)]
 
-
-Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False, callback=_bare), _JOBS]
-
-PerhapsName = Annotated[
-    str, typer.Argument(metavar="[JOB]", show_default=False, callback=_bare), _JOBS
-]
-
-Names = Annotated[
-    list[str], typer.Argument(metavar="JOB...", show_default=False, callback=_all_bare), _JOBS
-]
-
-PerhapsNames = Annotated[
-    list[str],
-    typer.Argument(metavar="[JOB...]", show_default=False, callback=_all_bare),
-    _JOBS,
-]
-
-NODES = Word(completes="nodes")
-"""Completion of an argument that names nodes."""
+PerhapsNames = Annotated[tuple[str, ...], Word("[JOB...]", "jobs", name_without_kind)]
 
 
 class Output(StrEnum):
@@ -82,21 +58,21 @@ class DryRun(StrEnum):
     SERVER = "server"
 
 
-class Kind(StrEnum):
+class JobKind(StrEnum):
     """The values of `--type`: MPI jobs, or jobs of a kind that never exists here."""
 
     MPI = "mpijob"
     OTHER = "other"
 
     @classmethod
-    def parse(cls, text: str) -> Kind:
+    def parse(cls, text: str) -> JobKind:
         """Read a type by any of arena's names for it."""
         return cls.MPI if text.lower() in {"mpijob", "mpi", "mj"} else cls.OTHER
 
 
 TypeFlag = Annotated[
-    Kind | None,
-    Flag("Kind of job.", "KIND", name="--type", short="-T", panel=PANEL, choices=(Kind.MPI,)),
+    JobKind | None,
+    Flag("Kind of job.", "KIND", name="--type", short="-T", panel=PANEL, choices=(JobKind.MPI,)),
 ]
 
 FileFlag = Annotated[
@@ -121,6 +97,11 @@ FabricFlag = Annotated[
 ]
 
 
+def seats(help: str) -> Flag:  # noqa: A002 - as in Flag
+    """The flag `--on`, which names the node and the GPUs of each worker."""
+    return Flag(help=help, name="--on", panel=PANEL, metavar="NODE/GPU,GPU;...")
+
+
 def output(*choices: Output, help: str = "How to show it.") -> Flag:  # noqa: A002 - as in Flag
     """The flag `--output` of a command that has these formats."""
     return Flag(help=help, name="--output", short="-o", panel=PANEL, choices=choices)
@@ -142,17 +123,17 @@ DOCUMENTS = (Output.YAML, Output.JSON, Output.NAME)
 """The formats of manifests."""
 
 
-def names_only(output_format: Output | None, everywhere: Globals) -> bool:
+def names_only(output_format: Output | None, common: CommonOptions) -> bool:
     """Whether only names go to standard output."""
-    plain = everywhere.quiet and output_format in {None, Output.WIDE}
+    plain = common.quiet and output_format in {None, Output.WIDE}
     return plain or output_format is Output.NAME
 
 
-def document(value: object, output_format: Output) -> str:
+def format_document(value: object, output_format: Output) -> str:
     """A value for programs, in JSON or YAML, with a line feed at the end."""
     if output_format == Output.YAML:
-        return layout.to_yaml(value)
-    return layout.to_json(value) + "\n"
+        return layout.go_yaml(value)
+    return layout.go_json(value) + "\n"
 
 
 EverywhereFlag = Annotated[

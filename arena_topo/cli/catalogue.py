@@ -11,28 +11,18 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
-from typing import Any, get_args
-
-import typer
+from typing import Any
 
 from arena_topo.cli.commands import ALIASES, old_spellings, variables
-from arena_topo.cli.options import (
-    GLOBAL_PANEL,
-    PROGRAM,
-    boolean,
-    examples_of,
-    help_of,
-    hint_of,
-)
-from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
+from arena_topo.cli.options import GLOBAL_PANEL
+from arena_topo.cli.parameters import Declaration, Parameter
+from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, command_tree
 from arena_topo.completion import SHELLS
-from arena_topo.flag import Word, flag_of, kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class CatalogueOption:
     """An option of one command.
 
     `names` are its spellings, the short one first, `--no-x` last if there is one; `deprecated`
@@ -78,7 +68,7 @@ class Command:
     text: str
     aliases: tuple[str, ...]
     arguments: tuple[Argument, ...]
-    options: tuple[Option, ...]
+    options: tuple[CatalogueOption, ...]
     commands: tuple[str, ...]
     examples: tuple[tuple[str, str], ...] = ()
 
@@ -89,75 +79,64 @@ def commands() -> tuple[Command, ...]:
 
     Aliases of whole commands (`job run`) are not among them.
     """
-    return tuple(one for one in _every() if len(one.path) == 1 or one.path[:1] != (ALSO,))
+    return tuple(
+        command for command in _every() if len(command.path) == 1 or command.path[:1] != (ALSO,)
+    )
 
 
 def _every() -> Iterator[Command]:
-    return _walk(ROOT, tree(), None, ())
+    return _walk(ROOT, command_tree(), ())
 
 
-def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> Iterator[Command]:
-    context = typer.Context(
-        made, info_name=path[-1] if path else PROGRAM, parent=parent, **made.context_settings
-    )
-    below = one.commands if isinstance(one, Branch) else {}
-    params = made.get_params(context)
-    options = [
-        _option(param, hint_of(made, param.name), made, params)
-        for param in params
-        if param.param_type_name == "option"
-    ]
+def _walk(leaf: Leaf | Branch, command: Any, path: tuple[str, ...]) -> Iterator[Command]:
+    below = leaf.commands if isinstance(leaf, Branch) else {}
+    declaration: Declaration = command.declaration
+    options = [_option(option, command) for option in declaration.options]
     panels = sorted(
         dict.fromkeys(option.panel for option in options), key=lambda panel: panel == GLOBAL_PANEL
     )
-    words = [param for param in params if param.param_type_name == "argument"]
     yield Command(
         path=path,
-        summary=one.summary,
-        text=inspect.cleandoc(made.help or one.summary),
+        summary=leaf.summary,
+        text=inspect.cleandoc(command.help or leaf.summary),
         aliases=tuple(alias for alias, name in ALIASES.items() if path and name == path[-1]),
         arguments=tuple(
-            _argument(param, hint_of(made, param.name), made, at) for at, param in enumerate(words)
+            _argument(argument, command, at) for at, argument in enumerate(declaration.arguments)
         ),
         options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
         commands=tuple(below),
-        examples=tuple(examples_of(made)),
+        examples=declaration.examples,
     )
     for name, child in below.items():
-        yield from _walk(child, made.commands[name], context, (*path, name))
+        yield from _walk(child, command.commands[name], (*path, name))
 
 
-def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
-    flag = flag_of(hint)
-    names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
-    choices = (flag.choices if flag else ()) or _choices(hint)
-    commas = bool(choices) and _is_set(kind_of(hint)[0])
-    return Option(
-        names=names,
-        metavar=None if boolean(param) else param.metavar,
-        choices=choices,
-        completes="choices" if commas else flag.completes if flag else "",
-        help=help_of(param, command, params),
-        panel=getattr(param, "rich_help_panel", None) or GLOBAL_PANEL,
-        repeats=bool(param.multiple),
-        hidden=bool(param.hidden),
+def _option(option: Parameter, command: Any) -> CatalogueOption:
+    commas = bool(option.choices) and _is_set(option.kind)
+    old = old_spellings(takes_job=command.takes_job)
+    return CatalogueOption(
+        names=(*option.spellings, *filter(None, [option.negation])),
+        metavar=option.metavar,
+        choices=option.choices,
+        completes="choices" if commas else option.flag.completes if option.flag else "",
+        help=command.declaration.help_of(option),
+        panel=option.panel,
+        repeats=option.repeats,
+        hidden=option.hidden,
         # A group has none of its own: its commands apply the global options.
-        variables=variables(takes_job=command.takes_job).get(param.name, ()),
-        deprecated=tuple(
-            old for old, new in old_spellings(takes_job=command.takes_job).items() if new in names
-        ),
+        variables=variables(takes_job=command.takes_job).get(option.name, ()),
+        deprecated=tuple(before for before, now in old.items() if now in option.spellings),
     )
 
 
-def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
-    word = next((one for one in get_args(hint) if isinstance(one, Word)), None)
-    metavar = param.metavar or param.name.upper()
+def _argument(argument: Parameter, command: Any, at: int) -> Argument:
+    metavar = str(argument.metavar)
     runs = command.named is not None and at >= command.named
     return Argument(
         metavar=metavar,
-        several=param.nargs != 1,
+        several=argument.repeats,
         required=not metavar.startswith("[") and not command.takes_job,
-        completes="command" if runs else word.completes if word else "",
+        completes="command" if runs else argument.word.completes if argument.word else "",
     )
 
 
@@ -165,20 +144,10 @@ def _is_set(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, frozenset)
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
-    """The values of an enumeration that its reader accepts; of a set those of its members."""
-    kind = kind_of(hint)[0]
-    if _is_set(kind):
-        kind = get_args(vars(kind)["__orig_bases__"][0])[0]
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return tuple(one.value for one in kind if one.value)
-    return tuple(getattr(kind, "choices", ()))
-
-
 # ---------------------------------------------------------------- the words of completion
 
 _TITLE = "# Made of the command tree: python -m arena_topo.cli.catalogue > {path}\n"
-WORDS = "arena_topo/completion/words.txt"
+WORDS_FILE = "arena_topo/completion/words.txt"
 """The file of `words`, from the root of the repository."""
 
 _WIDE = 68
@@ -196,8 +165,10 @@ def words() -> str:
     """
     every = tuple(_every())
     program = every[0]
-    sections = [("*", [_flag(one) for one in program.options if one.panel == GLOBAL_PANEL])]
-    summaries = {one.path: one for one in every}
+    sections = [
+        ("*", [_flag(option) for option in program.options if option.panel == GLOBAL_PANEL])
+    ]
+    summaries = {command.path: command for command in every}
     for command in every:
         below = [summaries[*command.path, name] for name in command.commands]
         sections.append(
@@ -205,31 +176,35 @@ def words() -> str:
                 " ".join(command.path),
                 [
                     *(
-                        f"+{one.path[-1]}\t{' '.join(one.aliases)}\t{_brief(one.summary)}"
-                        for one in below
+                        f"+{command.path[-1]}\t{' '.join(command.aliases)}"
+                        f"\t{_brief(command.summary)}"
+                        for command in below
                     ),
-                    *(f".{one.completes}\t{'s' * one.several}" for one in command.arguments),
-                    *(_flag(one) for one in command.options if one.panel != GLOBAL_PANEL),
+                    *(
+                        f".{argument.completes}\t{'s' * argument.several}"
+                        for argument in command.arguments
+                    ),
+                    *(_flag(option) for option in command.options if option.panel != GLOBAL_PANEL),
                 ],
             )
         )
     sections += [(f"={name}", lines) for name, lines in _own_names().items()]
     text = "".join(
-        f"[{title}]\n" + "".join(f"{one}\n" for one in lines) for title, lines in sections
+        f"[{title}]\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections
     )
-    return _TITLE.format(path=WORDS) + text
+    return _TITLE.format(path=WORDS_FILE) + text
 
 
-def _flag(one: Option) -> str:
-    only_joined = (one.metavar or "").startswith("[=")
-    kind = "s" if one.metavar is None else "o" if only_joined else "v"
+def _flag(option: CatalogueOption) -> str:
+    only_joined = (option.metavar or "").startswith("[=")
+    kind = "s" if option.metavar is None else "o" if only_joined else "v"
     return "\t".join(
         [
-            " ".join([*one.names, *(f"~{old}" for old in one.deprecated)]),
-            kind + "r" * one.repeats + "h" * one.hidden,
-            one.completes,
-            " ".join(one.choices),
-            _brief(one.help),
+            " ".join([*option.names, *(f"~{old}" for old in option.deprecated)]),
+            kind + "r" * option.repeats + "h" * option.hidden,
+            option.completes,
+            " ".join(option.choices),
+            _brief(option.help),
         ]
     )
 

@@ -6,14 +6,16 @@ import json
 from typing import Annotated, Any
 
 from arena_topo import __version__
-from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document, output
-from arena_topo.cli.options import PROGRAM, Globals, display, show, spread, warn
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag, format_document, output
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
 from arena_topo.flag import Flag
 
 
-@spread
+@command_from_records
 def version(
-    everywhere: Globals,
+    session: Session,
     *,
     short: Annotated[bool, Flag(help="Only the version.", panel=PANEL)] = False,
     verbose: Annotated[
@@ -30,21 +32,21 @@ def version(
     """
     del verbose  # arena's charts
     known: dict[str, Any] = {"version": f"v{__version__}"}
-    if not short and not everywhere.quiet:
+    if not short and not session.common.quiet:
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
         known |= build.facts()
     if output_format is not Output.WIDE:
-        show(document(known, output_format))
+        session.console.write(format_document(known, output_format))
         return
     first, *others = known.items()
     lines = [f"  {key[0].upper()}{key[1:]}: {value}\n" for key, value in others]
-    show(f"{PROGRAM}: {first[1]}\n{''.join(lines)}")
+    session.console.write(f"{PROGRAM}: {first[1]}\n{''.join(lines)}")
 
 
-@spread
+@command_from_records
 def whoami(
-    everywhere: Globals,
+    session: Session,
     *,
     output_format: Annotated[Output, output(Output.JSON, Output.YAML)] = Output.JSON,
 ) -> None:
@@ -56,22 +58,22 @@ def whoami(
     """
     import hashlib  # noqa: PLC0415 - only here
 
-    from arena_topo.cli.opening import engine  # noqa: PLC0415 - loads the engines
+    from arena_topo.cli.targets import open_engine  # noqa: PLC0415 - loads the engines
 
-    backend = engine(everywhere)
-    name = backend.owner(tell=warn)
+    backend = open_engine(session)
+    name = backend.owner(tell=session.console.warn)
     # An identifier that arena derives in the same way, not a secret.
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-    administrator = name in backend.administrators(everywhere.arena_namespace)
+    administrator = name in backend.administrators(session.common.arena_namespace)
     shown = {"Name": name, "Id": identity, "IsAdminUser": administrator}
     if output_format is Output.YAML:
-        show(document(shown, output_format))
+        session.console.write(format_document(shown, output_format))
     else:
-        show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
+        session.console.write(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-@spread
-def options(everywhere: Globals) -> None:
+@command_from_records
+def options(session: Session) -> None:
     """Show the options that every command takes.
 
     They may stand before or after the command. Most can be set in files and by variables, too;
@@ -82,14 +84,13 @@ def options(everywhere: Globals) -> None:
       options
     """
     from arena_topo.cli.commands import options_of_all  # noqa: PLC0415 - as above
-    from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
+    from arena_topo.cli.root import command_tree  # noqa: PLC0415 - the tree knows this command
 
-    del everywhere
-    display(options_of_all(tree()))
+    session.console.screen(options_of_all(command_tree()))
 
 
-@spread
-def config_schema(everywhere: Globals) -> None:
+@command_from_records
+def config_schema(session: Session) -> None:
     """Print the JSON schema of job files (submit mpi -f), for editors.
 
     Examples:
@@ -98,5 +99,4 @@ def config_schema(everywhere: Globals) -> None:
     """
     from arena_topo.cli import jobfile  # noqa: PLC0415 - only here
 
-    del everywhere
-    show(jobfile.schema_text())
+    session.console.write(jobfile.schema_text())

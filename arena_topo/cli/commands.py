@@ -1,12 +1,12 @@
 """Commands and groups of the command line: parsing, settings, help.
 
-`argv` reads the words; Typer converts the values and holds the tree and the help. Nothing here
+`argv` reads the words, `parameters` their values; Typer holds the tree and the help. Nothing here
 depends on which click Typer brings along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NoReturn
@@ -15,50 +15,44 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from arena_topo import argv
+from arena_topo.cli.console import Colour, Console, LogLevel
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
-    Colour,
-    Globals,
-    LogLevel,
-    boolean,
-    check_together,
-    declared_flags,
-    environment,
-    examples_of,
-    help_of,
-    listen,
+    CommonOptions,
+    flag_variables,
     renamed,
-    show,
-    spread,
-    warn,
 )
+from arena_topo.cli.parameters import (
+    Declaration,
+    Parameter,
+    command_from_records,
+    declaration_of,
+    take_record,
+)
+from arena_topo.cli.session import Session
 from arena_topo.cli.settings import (
     LINE,
     Layer,
     Value,
-    agreed,
     from_environment,
-    in_force,
-    merged,
+    merge_layers,
+    misspelt,
     set_in,
+    without_overruled_conflicts,
 )
-from arena_topo.cli.settings import read as settings
-from arena_topo.cli.terminal import COLOUR, keep_styles
+from arena_topo.cli.settings import read_settings as settings
 from arena_topo.errors import UsageError, near
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
 """Short names of commands, arena's own; they work but are not listed."""
 
-HELP = "help"
+HELP_COMMAND = "help"
 """`help COMMAND` shows the help of a command, as in every program of cobra's."""
-
-_ALONE = {"dry_run": "client"}
-"""The values of options that stand without one (pflag's NoOptDefVal)."""
 
 
 @dataclass(slots=True)
-class _Said:
+class _LineState:
     """What was read of the line so far: options of groups, which their commands use, and others.
 
     `command` is the command of a job file, `dash` the number of words before `--`.
@@ -66,25 +60,26 @@ class _Said:
 
     given: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
     values: tuple[Value, ...] = ()
     command: str | None = None
     dash: int | None = None
 
 
-def _said(ctx: Any) -> _Said:
+def _line_state(ctx: Any) -> _LineState:
     """The record that the contexts of a line share."""
-    said: _Said = ctx.meta.setdefault("arena_topo.said", _Said())
-    return said
+    state: _LineState = ctx.meta.setdefault("arena_topo.said", _LineState())
+    return state
 
 
 @cache
 def variables(*, takes_job: bool) -> Mapping[str, tuple[str, ...]]:
     """The environment variables of each option, strongest first."""
     if not takes_job:
-        return environment(Globals)
+        return flag_variables(CommonOptions)
     from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
 
-    return {**environment(MPIJob), **environment(Globals)}
+    return {**flag_variables(MPIJob), **flag_variables(CommonOptions)}
 
 
 @cache
@@ -108,14 +103,19 @@ class ArenaCommand(TyperCommand):
     steady = False
 
     @property
+    def declaration(self) -> Declaration:
+        """What it takes, and its examples."""
+        return declaration_of(self.callback)
+
+    @property
     def metavars(self) -> list[str]:
         """The names of its arguments in the help."""
-        return [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
+        return [str(argument.metavar) for argument in self.declaration.arguments]
 
     @property
     def named(self) -> int | None:
         """The number of words before a command to run; None for a command that runs none."""
-        return next((at for at, one in enumerate(self.metavars) if "COMMAND" in one), None)
+        return next((at for at, metavar in enumerate(self.metavars) if "COMMAND" in metavar), None)
 
     @property
     def takes_job(self) -> bool:
@@ -123,77 +123,101 @@ class ArenaCommand(TyperCommand):
         return self.named == 0
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line, merge options of groups, variables and settings, and pass all to Typer."""
-        params, said = self.get_params(ctx), _said(ctx)
-        options = options_of(params, old_spellings(takes_job=self.takes_job))
-        reader = argv.Reader(options, launches=self.named is not None, named=self.named or 0)
-        line = argv.read(reader, args)
-        said.given, said.dash = (*said.given, *line.given), line.dash
+        """Read the line, merge options of groups, variables and settings, and parse all values."""
+        options, state = self.declaration.options, _line_state(ctx)
+        known = line_options(options, old_spellings(takes_job=self.takes_job))
+        reader = argv.PflagParser(known, launches=self.named is not None, named=self.named or 0)
+        line = argv.parse_line(reader, args)
+        state.given, state.dash = (*state.given, *line.given_options), line.dash
         if line.help:
             _help(ctx)
-        layers = self._layers(ctx, params)
-        in_force.set(layers)
-        said.values = agreed(merged(params, layers), declared_flags(self))
-        _listen(said.values)
-        for warning in (*said.warnings, *line.warnings):
-            warn(warning)
-        words = _for_parser(params, said.values)
+        state.layers = self._layers(ctx, options)
+        state.values = without_overruled_conflicts(merge_layers(options, state.layers), options)
+        console: Console = ctx.obj
+        _adjust(console, state.values)
+        for warning in (
+            *state.warnings,
+            *line.warnings,
+            *misspelt(partial(variables, takes_job=True)),
+        ):
+            console.warn(warning)
         try:
-            return super().parse_args(ctx, [*words, "--", *self._positional(ctx, line.words)])
+            ctx.params = parse_values(options, state.values)
+            ctx.params |= self._arguments(ctx, self._positional(ctx, line.positionals))
         except UsageError as error:
-            name_origin(error, params, said.values)
+            name_origin(error, options, state.values)
             raise
+        return []
+
+    def _arguments(self, ctx: Any, words: Sequence[str]) -> dict[str, Any]:
+        """The values of the positional arguments; UsageError if there are too many words."""
+        values: dict[str, Any] = {}
+        rest = list(words)
+        for argument in self.declaration.arguments:
+            if argument.repeats:
+                values[argument.name], rest = tuple(map(argument.parse, rest)), []
+            elif rest:
+                values[argument.name] = argument.parse(rest.pop(0))
+        if rest:
+            usage = ctx.get_usage().split()[1:]
+            raise UsageError(f"too many words: {' '.join(rest)}", hint=" ".join(usage))
+        return values
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about an option names its source, if that is not the line."""
         try:
-            check_together(ctx)
+            self.declaration.check_together(ctx.params)
+            ctx.params["session"] = Session(
+                common=take_record(CommonOptions, ctx.params),
+                console=ctx.obj,
+                layers=_line_state(ctx).layers,
+            )
             return super().invoke(ctx)
         except UsageError as error:
-            name_origin(error, self.get_params(ctx), _said(ctx).values)
+            name_origin(error, self.declaration.options, _line_state(ctx).values)
             raise
 
-    def _layers(self, ctx: Any, params: Sequence[Any]) -> tuple[Layer, ...]:
+    def _layers(self, ctx: Any, options: Sequence[Parameter]) -> tuple[Layer, ...]:
         """Every source of options, strongest first."""
-        said = _said(ctx)
+        state = _line_state(ctx)
         above = (
-            Layer(LINE, said.given),
-            *self._job_file(ctx, params),
-            *from_environment(params, variables(takes_job=self.takes_job)),
+            Layer(LINE, state.given),
+            *self._job_file(ctx, options),
+            *from_environment(options, variables(takes_job=self.takes_job)),
         )
         try:
-            found = settings(
-                params, above=above, of_jobs=partial(of_jobs, ctx) if self.takes_job else None
+            in_files = settings(
+                options, above=above, of_jobs=partial(job_options, ctx) if self.takes_job else None
             )
         except UsageError as error:
             if not self.steady:
                 raise
-            warn(f"{error.message}; settings are left out")
+            ctx.obj.warn(f"{error.message}; settings are left out")
             return above
         if not self.steady:
-            said.warnings = (*said.warnings, *found.warnings)
-        return (*above, *found.layers)
+            state.warnings = (*state.warnings, *in_files.warnings)
+        return (*above, *in_files.layers)
 
-    def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
+    def _job_file(self, ctx: Any, options: Sequence[Parameter]) -> Iterable[Layer]:
         """The layers of the job file, if one is given."""
-        said = _said(ctx)
-        path = dict(said.given).get("file") if self.takes_job else None
+        state = _line_state(ctx)
+        path = dict(state.given).get("file") if self.takes_job else None
         if not path:
             return ()
         from arena_topo.cli import jobfile  # noqa: PLC0415 - only for files
 
-        job = jobfile.read(path, params, said.given)
-        said.command = job.command
+        job = jobfile.read_job_file(path, options, state.given)
+        state.command = job.command
         return job.layers
 
     def _positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The words that Typer gets; UsageError where one is missing."""
-        said = _said(ctx)
+        """The words for the arguments; UsageError where one is missing."""
+        state = _line_state(ctx)
         if self.takes_job:
             # The command as one shell string: that of the line, else that of the job file.
-            command = argv.shell_command(words) if words else said.command
+            command = argv.shell_command(words) if words else state.command
             return [] if command is None else [command]
-        if words and self.named is not None and said.dash == 0:
+        if words and self.named is not None and state.dash == 0:
             raise UsageError(
                 f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
                 f"JOB_NAME is required argument for the {ctx.info_name} command",
@@ -202,8 +226,12 @@ class ArenaCommand(TyperCommand):
         word = next(iter(self.metavars), "[]").removesuffix("...")
         if words or word[0] == "[":
             return words
-        flags = declared_flags(self)
-        if any(word in flags[one.name][0].excludes for one in said.values if one.name in flags):
+        given = {value.name for value in state.values}
+        if any(
+            option.flag and word in option.flag.excludes
+            for option in self.declaration.options
+            if option.name in given
+        ):
             return [""]
         if word == "NODE":
             raise UsageError("no node is named", hint=f"{PROGRAM} nodes list shows them")
@@ -218,24 +246,30 @@ class ArenaCommand(TyperCommand):
 
         To Typer all arguments are optional, as the commands report missing ones themselves.
         """
-        needed = {
-            f"[{one.metavar}]": str(one.metavar)
-            for one in self.get_params(ctx)
-            if one.param_type_name == "argument" and not self.takes_job
-        }
+        needed = {} if self.takes_job else {f"[{name}]": name for name in self.metavars}
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the description of the command, then its examples."""
         super().format_help_text(ctx, formatter)
         with formatter.section("Examples"):
-            for what, line in examples_of(self):
+            for what, line in self.declaration.examples:
                 # Never wrapped: an example is copied.
                 formatter.write(f"  # {what}\n  {shell_line(line)}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
-        _write_panels(self.get_params(ctx), ctx, formatter)
+        _write_panels(self, ctx, formatter)
+
+
+def make_command(function: Callable[..., None], name: str, *, steady: bool = False) -> Any:
+    """The command of a function that `command_from_records` has declared."""
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.command(name, cls=ArenaCommand)(function)
+    made: Any = typer.main.get_command(app)
+    # Typer's own would convert the values once more.
+    made.callback, made.steady = function, steady
+    return made
 
 
 def shell_line(words: str) -> str:
@@ -243,71 +277,63 @@ def shell_line(words: str) -> str:
     return f"{PROGRAM} {words}".replace("\n", " \\\n      ")
 
 
-def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
-    """The options of a command for the reader of its line."""
+def line_options(options: Iterable[Parameter], old: Mapping[str, str]) -> list[argv.Option]:
+    """Options for the parser of a line; `old` are deprecated spellings, each with the current."""
     return [
         argv.Option(
-            param.name,
-            [text for text in param.opts if text.startswith("-")],
-            old=[before for before, now in old.items() if now in param.opts],
-            switch=boolean(param),
-            alone=_ALONE.get(param.name, ""),
-            hidden=param.hidden,
+            option.name,
+            option.spellings,
+            old=[before for before, now in old.items() if now in option.spellings],
+            switch=option.switch,
+            no_value_default=option.alone,
+            hidden=option.hidden,
         )
-        for param in params
-        if param.param_type_name == "option"
+        for option in options
     ]
 
 
-def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
-    """The options in the one form that every parser reads alike: `--NAME=VALUE`, or a switch."""
-    by_name = {param.name: param for param in params}
-    switches: dict[str, list[str]] = {}
-    words: list[str] = []
-    for one in values:
-        param = by_name[one.name]
-        long = next(text for text in param.opts if text.startswith("--"))
-        if boolean(param):
-            # A switch that is off by default has no word for off.
-            switches[long] = [long] if one.text == "true" else param.secondary_opts[:1]
-        else:
-            words.append(f"{long}={one.text}")
-    return [*(word for said in switches.values() for word in said), *words]
+def parse_values(options: Iterable[Parameter], values: Iterable[Value]) -> dict[str, Any]:
+    """The values of the options that are given, by name; UsageError for an invalid one."""
+    known = {option.name: option for option in options}
+    parsed: dict[str, Any] = {}
+    for name, text, _ in values:
+        value = known[name].parse(text)
+        parsed[name] = (*parsed.get(name, ()), value) if known[name].repeats else value
+    return parsed
 
 
 def _help(ctx: Any) -> NoReturn:
     """Show the help of a command, and end."""
-    show(ctx.get_help() + "\n")
+    ctx.obj.write(ctx.get_help() + "\n")
     ctx.exit()
     raise AssertionError("exit does not come back")
 
 
-def _listen(values: Iterable[Value]) -> None:
+def _adjust(console: Console, values: Iterable[Value]) -> None:
     """Apply the options about messages and colours; invalid values are refused later."""
-    said = {one.name: one.text for one in values}
-    level = said.get("loglevel", LogLevel.INFO)
+    texts = {value.name: value.text for value in values}
+    level = texts.get("loglevel", LogLevel.INFO)
     if level in set(LogLevel):
-        listen(LogLevel(level), quiet=said.get("quiet") == "true")
-    if said.get("color") in set(Colour):
-        COLOUR.set(said["color"])
-        keep_styles()
+        console.set_level(LogLevel(level), quiet=texts.get("quiet") == "true")
+    if texts.get("color") in set(Colour):
+        console.colour = Colour(texts["color"])
 
 
-def name_origin(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
+def name_origin(error: UsageError, options: Iterable[Parameter], values: Iterable[Value]) -> None:
     """Add to an error about an option where that was set, unless on the line."""
-    origins = {one.name: one.origin for one in values}
-    for param in params:
-        if error.flag in param.opts and param.name in origins:
-            where = set_in(error.flag.lstrip("-"), origins[param.name])
+    origins = {value.name: value.origin for value in values}
+    for option in options:
+        if error.flag in option.spellings and option.name in origins:
+            where = set_in(error.flag.lstrip("-"), origins[option.name])
             if where and where not in (error.hint or ""):
                 error.hint = f"{error.hint}; {where}" if error.hint else where
 
 
-def of_jobs(ctx: Any) -> Iterator[Any]:
+def job_options(ctx: Any) -> Iterator[Parameter]:
     """Every option of the commands that take a whole job."""
     root = ctx.find_root().command
     for verb in ("submit", "plan"):
-        yield from root.get_command(ctx, verb).get_command(ctx, "mpi").get_params(ctx)
+        yield from root.get_command(ctx, verb).get_command(ctx, "mpi").declaration.options
 
 
 class ArenaGroup(TyperGroup):
@@ -317,26 +343,32 @@ class ArenaGroup(TyperGroup):
     summaries: ClassVar[Mapping[str, str]] = {}
     """The summaries of its commands, so that listing them imports none."""
 
+    @property
+    def declaration(self) -> Declaration:
+        """The options before the name of a command."""
+        return declaration_of(self.callback)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the sub-command, which applies them."""
         if ctx.parent is None and args[:1] in (["--version"], ["-v"]):
             args = ["version", *args[1:]]
-        said = _said(ctx)
+        state = _line_state(ctx)
         try:
-            line = argv.read(argv.Reader(options_of(self.get_params(ctx), {})), args, leading=True)
+            known = line_options(self.declaration.options, {})
+            line = argv.parse_line(argv.PflagParser(known), args, leading=True)
         except argv.UnknownFlag as error:
             if "mpi" not in self.commands:
                 raise
             hint = f"say the kind of job before its flags: {ctx.command_path} mpi"
             raise UsageError(error.message, hint=hint) from None
         # The sub-command prints warnings, once --loglevel is known.
-        said.given = (*said.given, *line.given)
-        if line.help or not line.words:
+        state.given = (*state.given, *line.given_options)
+        if line.help or not line.positionals:
             _help(ctx)
-        if ctx.parent is None and line.words[0] == HELP:
-            return self.parse_args(ctx, [*line.words[1:], "--help"])
-        said.warnings = (*said.warnings, *line.warnings)
-        return super().parse_args(ctx, list(line.words))
+        if ctx.parent is None and line.positionals[0] == HELP_COMMAND:
+            return self.parse_args(ctx, [*line.positionals[1:], "--help"])
+        state.warnings = (*state.warnings, *line.warnings)
+        return super().parse_args(ctx, ["--", *line.positionals])
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands; none is imported."""
@@ -357,19 +389,19 @@ class ArenaGroup(TyperGroup):
 
     def unknown(self, ctx: Any, name: str) -> UsageError:
         """The error of a command that does not exist."""
-        if ctx.parent is None and name in NOT_CARRIED_OVER:
+        if ctx.parent is None and name in UNSUPPORTED_ARENA_COMMANDS:
             return UsageError(
-                f"arena's command {name} is not carried over", hint=NOT_CARRIED_OVER[name]
+                f"arena's command {name} is not carried over", hint=UNSUPPORTED_ARENA_COMMANDS[name]
             )
         if "mpi" in self.commands:
             return UsageError(
                 f"cannot submit {name} jobs: only MPI jobs are supported",
                 hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
             )
-        if ctx.parent is None and name in HABITS:
+        if ctx.parent is None and name in FOREIGN_COMMANDS:
             return UsageError(
                 f'unknown command "{name}" for "{ctx.command_path}"',
-                hint=f"{PROGRAM} {HABITS[name]}",
+                hint=f"{PROGRAM} {FOREIGN_COMMANDS[name]}",
             )
         names = [*self.list_commands(ctx), *ALIASES]
         return UsageError(
@@ -382,12 +414,12 @@ class ArenaGroup(TyperGroup):
         with formatter.section("Commands"):
             # Click would truncate summaries to one line.
             _write_definitions([(name, self.summaries[name]) for name in self.commands], formatter)
-        _write_panels(self.get_params(ctx), ctx, formatter)
+        _write_panels(self, ctx, formatter)
 
 
 _ONLY_MPI = f"{PROGRAM} knows MPI jobs only; keep arena for this"
 
-NOT_CARRIED_OVER = {
+UNSUPPORTED_ARENA_COMMANDS = {
     "logviewer": f"{PROGRAM} logs JOB shows what it links to",
     **dict.fromkeys(
         ("cron", "evaluate", "llm", "model", "scalein", "scaleout", "serve"), _ONLY_MPI
@@ -396,7 +428,7 @@ NOT_CARRIED_OVER = {
 """Commands of arena that do not exist here, each with advice."""
 
 _SUBMIT = "submit mpi --name NAME --image IMAGE 'COMMAND'"
-HABITS = {
+FOREIGN_COMMANDS = {
     **dict.fromkeys(("run", "create", "apply", "sbatch", "srun", "salloc"), _SUBMIT),
     **dict.fromkeys(("ps", "jobs", "squeue", "sacct"), "list"),
     "sinfo": "top node",
@@ -407,7 +439,7 @@ HABITS = {
 """Commands of kubectl, docker and Slurm, each with its equivalent here."""
 
 
-_GLUE = "\N{NON-BREAKING HYPHEN}"
+_NON_BREAKING_HYPHEN = "\N{NON-BREAKING HYPHEN}"
 
 _NAMES = 30
 """Columns that names of options have at most, as Click has them."""
@@ -418,30 +450,29 @@ def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> No
     written = len(formatter.buffer)
     # On a narrow terminal the texts have three fifths, so that their words stay whole.
     most = min(_NAMES, formatter.width * 2 // 5)
-    records = [(name, text.replace("-", _GLUE)) for name, text in records]
+    records = [(name, text.replace("-", _NON_BREAKING_HYPHEN)) for name, text in records]
     formatter.write_dl(records, col_max=most)
-    formatter.buffer[written:] = [part.replace(_GLUE, "-") for part in formatter.buffer[written:]]
+    formatter.buffer[written:] = [
+        part.replace(_NON_BREAKING_HYPHEN, "-") for part in formatter.buffer[written:]
+    ]
 
 
-def _write_panels(
-    params: Iterable[Any], ctx: Any, formatter: Any, *, everywhere: bool = False
-) -> None:
+def _write_panels(command: Any, ctx: Any, formatter: Any, *, common: bool = False) -> None:
     """Write the options of a command by panel; with `everywhere` the global ones alone."""
     panels: dict[str, list[tuple[str, str]]] = {}
-    params = list(params)
-    for param in params:
-        record = param.get_help_record(ctx)
-        if record is None or param.param_type_name != "option":
-            continue
-        panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
-        names, text = record[0], help_of(param, ctx.command, params)
-        # An optional value is joined to its flag by `=`.
-        panels.setdefault(panel, []).append((names.replace(" [=", "[="), text))
+    options = {option.name: option for option in command.declaration.options}
+    for param in command.get_params(ctx):
+        option, record = options.get(param.name), param.get_help_record(ctx)
+        if option is not None and record is not None:  # else it is an argument, or hidden
+            # An optional value is joined to its flag by `=`.
+            names = record[0].replace(" [=", "[=")
+            help_text = command.declaration.help_of(option)
+            panels.setdefault(option.panel, []).append((names, help_text))
     for title, records in panels.items():
-        if (title == GLOBAL_PANEL) is everywhere:
+        if (title == GLOBAL_PANEL) is common:
             with formatter.section(title):
                 _write_definitions(records, formatter)
-    if not everywhere:
+    if not common:
         formatter.write_paragraph()
         formatter.write_text(f"{PROGRAM} options shows the options that every command takes.")
 
@@ -450,7 +481,7 @@ def options_of_all(root: Any) -> str:
     """The help of the global options."""
     context = typer.Context(root, info_name=PROGRAM, **root.context_settings)
     formatter = context.make_formatter()
-    _write_panels(root.get_params(context), context, formatter, everywhere=True)
+    _write_panels(root, context, formatter, common=True)
     text: str = formatter.getvalue()
     return text.lstrip("\n")
 
@@ -458,13 +489,13 @@ def options_of_all(root: Any) -> str:
 def group(text: str) -> typer.Typer:
     """A new group of commands, with the global options."""
 
-    def take(everywhere: Globals) -> None:
+    def take(common: CommonOptions) -> None:
         # Read again, and used, by the sub-command.
-        del everywhere
+        del common
 
     return typer.Typer(
         cls=ArenaGroup,
-        callback=spread(take),
+        callback=command_from_records(take),
         help=text,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from arena_topo.cli.options import PROGRAM, Globals, show, spread
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
 from arena_topo.completion import SHELLS
 from arena_topo.errors import UsageError
 from arena_topo.files import packaged
@@ -24,12 +24,10 @@ _FILES = dict(
 )
 
 
-@spread
+@command_from_records
 def completion(
-    shell: Annotated[
-        str, typer.Argument(metavar="[SHELL]", show_default=False), Word(completes="shells")
-    ],
-    everywhere: Globals,
+    shell: Annotated[str, Word("[SHELL]", "shells")],
+    session: Session,
 ) -> None:
     """Print the completion script for bash, zsh, fish or powershell.
 
@@ -47,7 +45,6 @@ def completion(
       # The script for bash
       completion bash
     """
-    del everywhere
     if shell not in SHELLS:
         *some, last = SHELLS
         raise UsageError(
@@ -55,4 +52,4 @@ def completion(
             why=f"expected {', '.join(some)} or {last}",
             hint=f"source <({PROGRAM} completion bash)",
         )
-    show((packaged("completions") / _FILES[shell]).read_text(encoding="utf-8"))
+    session.console.write((packaged("completions") / _FILES[shell]).read_text(encoding="utf-8"))

@@ -8,9 +8,11 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from arena_topo.cli import settings
-from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag, format_document
 from arena_topo.cli.commands import name_origin, variables
-from arena_topo.cli.options import Globals, Seconds, display, show, spread
+from arena_topo.cli.options import CommonOptions, Seconds
+from arena_topo.cli.parameters import Parameter, command_from_records
+from arena_topo.cli.session import Session
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -35,9 +37,9 @@ Rows = dict[str, tuple[list[str], list[str]]]
 """Settings by their key in a file: the values of each, as typed, and their sources."""
 
 
-@spread
+@command_from_records
 def config_view(
-    everywhere: Globals,
+    session: Session,
     *,
     resolved: Annotated[
         bool, Flag(help="Show every setting in effect, and its source.", panel=PANEL)
@@ -50,28 +52,28 @@ def config_view(
       # Where each setting comes from
       config view
     """
-    from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
+    from arena_topo.cli.root import command_tree  # noqa: PLC0415 - the tree knows this command
 
-    params = list(tree().commands["submit"].commands["mpi"].params)
+    params = command_tree().commands["submit"].commands["mpi"].declaration.options
     above = [
-        *(one for one in settings.in_force.get() if one.origin == settings.LINE),
+        *(layer for layer in session.layers if layer.origin == settings.LINE),
         *settings.from_environment(params, variables(takes_job=True)),
     ]
-    found = settings.read(params, above=above, of_jobs=lambda: params)
-    _check(params, settings.merged(params, found.layers))
-    reached = _reached(everywhere)
-    rows = _rows(params, [*(above if resolved else ()), *found.layers])
+    in_files = settings.read_settings(params, above=above, of_jobs=lambda: params)
+    _check(params, settings.merge_layers(params, in_files.layers))
+    reached = _reached(session.common)
+    rows = _rows(params, [*(above if resolved else ()), *in_files.layers])
     if resolved:
-        rows = _completed(rows, reached, found.profile)
+        rows = _completed(rows, reached, in_files.profile)
     if output_format is Output.WIDE:
-        display(_screen(found, rows, reached))
+        session.console.screen(_screen(in_files, rows, reached))
         return
-    several = {_key(one) for one in params if getattr(one, "multiple", False)}
-    name, origin = found.profile
+    several = {_key(option) for option in params if option.repeats}
+    name, origin = in_files.profile
     value = {
         "apiVersion": "arena-topo/v1",
         "kind": "Configuration",
-        "files": [{"path": one.path, "read": one.there} for one in found.files],
+        "files": [{"path": file.path, "read": file.there} for file in in_files.files],
         "profile": {"name": name, "origin": origin} if name else None,
         "settings": [
             {
@@ -83,37 +85,38 @@ def config_view(
         ],
         "cluster": reached,
     }
-    show(document(value, output_format))
+    session.console.write(format_document(value, output_format))
 
 
-def _check(params: Sequence[Any], values: Iterable[settings.Value]) -> None:
+def _check(params: Sequence[Parameter], values: Iterable[settings.Value]) -> None:
     """UsageError for the first value of a file that its option cannot read."""
     known = {param.name: param for param in params}
-    for one in values:
+    for value in values:
         try:
-            known[one.name].type(one.text, known[one.name], None)
+            known[value.name].parse(value.text)
         except UsageError as error:
-            name_origin(error, params, [one])
+            name_origin(error, params, [value])
             raise
 
 
-def _key(param: Any) -> str:
+def _key(option: Parameter) -> str:
     """The key of an option in a settings file, with its table."""
-    name = next(text for text in param.opts if text.startswith("--")).removeprefix("--")
-    return name if param.name in flags_of(Globals) else f"{settings.SECTION}.{name}"
+    return (
+        option.key if option.name in flags_of(CommonOptions) else f"{settings.SECTION}.{option.key}"
+    )
 
 
-def _rows(params: Iterable[Any], layers: list[settings.Layer]) -> Rows:
+def _rows(params: Iterable[Parameter], layers: list[settings.Layer]) -> Rows:
     """The settings of the layers, in the order of the options, the global ones first."""
-    found: Rows = {}
-    values = settings.merged(params, layers)
-    for param in sorted(params, key=lambda one: one.name not in flags_of(Globals)):
-        mine = [one for one in values if one.name == param.name]
+    rows: Rows = {}
+    values = settings.merge_layers(params, layers)
+    for param in sorted(params, key=lambda value: value.name not in flags_of(CommonOptions)):
+        mine = [value for value in values if value.name == param.name]
         if mine:
             # The weakest source comes first in the order of a command line.
-            origins = list(dict.fromkeys(one.origin for one in reversed(mine)))
-            found[_key(param)] = [safe(one.text) for one in mine], origins
-    return found
+            origins = list(dict.fromkeys(value.origin for value in reversed(mine)))
+            rows[_key(param)] = [safe(value.text) for value in mine], origins
+    return rows
 
 
 def _completed(rows: Rows, reached: Mapping[str, Any], profile: tuple[str, str]) -> Rows:
@@ -123,14 +126,14 @@ def _completed(rows: Rows, reached: Mapping[str, Any], profile: tuple[str, str])
         known["profile"] = [profile[0]], [profile[1]]
     if reached["namespace"] and reached["context"]:
         known.setdefault("namespace", ([reached["namespace"]], [f"context {reached['context']}"]))
-    found: Rows = {}
-    for record, prefix in ((Globals, ""), (MPIJob, f"{settings.SECTION}.")):
+    completed: Rows = {}
+    for record, prefix in ((CommonOptions, ""), (MPIJob, f"{settings.SECTION}.")):
         defaults = {field.name: field.default for field in fields(record)}
         for name, flag in flags_of(record).items():
             if not flag.hidden:
                 key = prefix + spelling(name, flag).removeprefix("--")
-                found[key] = known.get(key) or (_default(defaults[name]), [_DEFAULT])
-    return found | known
+                completed[key] = known.get(key) or (_default(defaults[name]), [_DEFAULT])
+    return completed | known
 
 
 def _default(value: object) -> list[str]:
@@ -141,27 +144,27 @@ def _default(value: object) -> list[str]:
     return [text.lower() if isinstance(value, bool) else text]
 
 
-def _reached(everywhere: Globals) -> dict[str, Any]:
+def _reached(common: CommonOptions) -> dict[str, Any]:
     """The engine and the cluster that the settings lead to, or the error."""
     from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - only this command
 
-    options = everywhere.options()
-    found: dict[str, Any] = {"backend": options.backend, "kubeconfig": []}
+    options = common.options()
+    reached: dict[str, Any] = {"backend": options.backend, "kubeconfig": []}
     names = ("context", "cluster", "user", "as", "asGroups", "server", "proxy", "namespace")
-    found |= dict.fromkeys((*names, "trouble"))
-    found["asGroups"] = []
+    reached |= dict.fromkeys((*names, "trouble"))
+    reached["asGroups"] = []
     files = kubeconfig.read_from(options)
     try:
         if options.backend == "auto":
             configured = kubeconfig.configured(options)
-            found["backend"] = "kubernetes" if configured else "local"
-        if found["backend"] == "local":
-            return found | {"namespace": options.namespace or "default"}
+            reached["backend"] = "kubernetes" if configured else "local"
+        if reached["backend"] == "local":
+            return reached | {"namespace": options.namespace or "default"}
         access = kubeconfig.resolve(options)
     except UsageError as error:
-        return found | {"kubeconfig": files, "trouble": error.message}
+        return reached | {"kubeconfig": files, "trouble": error.message}
     login = f"://{_HIDDEN}@" if access.login else "://"
-    return found | {
+    return reached | {
         "kubeconfig": files,
         "context": access.context or (None if access.cluster else kubeconfig.IN_CLUSTER),
         "cluster": access.cluster,
@@ -184,16 +187,16 @@ def safe(text: str) -> str:
     return _LOGIN.sub(f"{_HIDDEN}@", shown)
 
 
-def _screen(found: settings.Settings, rows: Rows, reached: Mapping[str, Any]) -> str:
+def _screen(in_files: settings.Settings, rows: Rows, reached: Mapping[str, Any]) -> str:
     """Files, settings and the cluster, each under a heading; the home folder is written `~`."""
     home = settings.at_home("~")
 
     def short(path: str) -> str:
         return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
-    files = [(short(one.path), "read" if one.there else "not there") for one in found.files]
+    files = [(short(file.path), "read" if file.there else "not there") for file in in_files.files]
     blocks = [align(table(("FILE", "STATE"), files))]
-    name, origin = found.profile
+    name, origin = in_files.profile
     if name:
         blocks.append(align([f"Profile:\t{name} (chosen by {short(origin)})"]))
     cells = [

@@ -22,15 +22,16 @@ from enum import StrEnum
 from typing import Any, NamedTuple, NoReturn
 
 from arena_topo.argv import shell_command
-from arena_topo.cli.options import PROGRAM, Globals
+from arena_topo.cli.options import PROGRAM, CommonOptions
+from arena_topo.cli.parameters import Parameter
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError, near
-from arena_topo.files import STDIN, encoding, whole
+from arena_topo.files import STDIN, encoding, read_bytes
 from arena_topo.flag import Flag, flags_of, kinds_of, spelling
 from arena_topo.job import Device, Duration, KeyValue, MPIJob, Quantity
-from arena_topo.numbers import QUANTITY, SPAN
+from arena_topo.numbers import QUANTITY, SPAN_PATTERN
 
-Node = Any
+YamlNode = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
 
 Path = tuple[str | int, ...]
@@ -65,7 +66,7 @@ def own_keys() -> dict[str, str]:
 # ---------------------------------------------------------------- the words of arena v2
 
 
-class Only(NamedTuple):
+class SingleValue(NamedTuple):
     """A key of arena v2 with a single allowed value, and the reason."""
 
     value: str
@@ -87,15 +88,15 @@ def _sync(item: Mapping[str, str]) -> Pairs:
     modes = [mode for mode in ("git", "rsync") if mode in item]
     if len(modes) != 1:
         raise ValueError("needs git or rsync, one of them")
-    found = [("sync_mode", modes[0]), ("sync_source", item[modes[0]])]
+    values = [("sync_mode", modes[0]), ("sync_source", item[modes[0]])]
     if "image" in item:
-        found.append(("sync_image", item["image"]))
+        values.append(("sync_image", item["image"]))
     if modes == ["git"]:
         # Arena v2's default; git-sync v3 would take master.
-        found.append(("env", f"{_BRANCH}={item.get('branch', 'main')}"))
+        values.append(("env", f"{_BRANCH}={item.get('branch', 'main')}"))
     elif "branch" in item:
         raise ValueError("has a branch, which belongs to git, and this is rsync")
-    return found
+    return values
 
 
 _BRANCH = "GIT_SYNC_BRANCH"
@@ -132,26 +133,26 @@ _RESOURCE = r"/|^hugepages-|^ephemeral-storage$"
 """The form of names of resources other than cpu and memory (kubernetes.io, Manage Resources for
 Containers); any other name is a typo."""
 
-ARENA: Mapping[str, str | Only | Items] = {
-    "version": Only("0.1.0", "it is the version of arena's schema that is known"),
+ARENA: Mapping[str, str | SingleValue | Items] = {
+    "version": SingleValue("0.1.0", "it is the version of arena's schema that is known"),
     "description": "annotation kubernetes.io/description",
     "labels": "label",
     "annotations": "annotation",
     "run": COMMAND,
     "working_dir": "working-dir",
-    "framework name": Only("mpi", "only MPI jobs are submitted"),
+    "framework name": SingleValue("mpi", "only MPI jobs are submitted"),
     "framework options mounts_on_launcher": "mounts-on-launcher",
-    "framework options run_launcher_as_worker": Only("false", "the launcher runs no rank"),
+    "framework options run_launcher_as_worker": SingleValue("false", "the launcher runs no rank"),
     "envs": "env",
     "worker replicas": "workers",
     "worker resources cpu": "cpu",
     "worker resources memory": "memory",
     "worker resources nvidia.com/gpu": "gpus",
     "worker resources": "device",
-    "launcher replicas": Only("1", "there is one launcher"),
+    "launcher replicas": SingleValue("1", "there is one launcher"),
     "launcher resources cpu": "launcher-cpu",
     "launcher resources memory": "launcher-memory",
-    "launcher resources nvidia.com/gpu": Only("0", "the launcher gets no GPU"),
+    "launcher resources nvidia.com/gpu": SingleValue("0", "the launcher gets no GPU"),
     "sync": Items(("git", "rsync", "branch", "image"), _sync),
     "storages": Items(("name", "mount_path", "pvc", "hostpath", "shm"), _storage),
     "scheduling priority_class_name": "priority",
@@ -159,7 +160,7 @@ ARENA: Mapping[str, str | Only | Items] = {
     "scheduling scheduler_name": "scheduler",
     "scheduling node_selector": "selector",
     "scheduling tolerations": Items(("key", "operator", "value", "effect"), _toleration),
-    "scheduling affinity policy": Only("none", "--gputopology works out who shares nodes"),
+    "scheduling affinity policy": SingleValue("none", "--gputopology works out who shares nodes"),
     "lifecycle clean_pod_policy": "clean-task-policy",
     "lifecycle active_deadline": "running-timeout",
     "lifecycle ttl_after_finished": "ttl-after-finished",
@@ -167,7 +168,7 @@ ARENA: Mapping[str, str | Only | Items] = {
     "image_pull_policy": "image-pull-policy",
     "image_pull_secrets": "image-pull-secret",
     "service_account": "service-account",
-    "restart": Only("Never", "a rank that fails ends the MPI job; retry starts anew"),
+    "restart": SingleValue("Never", "a rank that fails ends the MPI job; retry starts anew"),
     "host_network": "hostNetwork",
     "host_ipc": "hostIPC",
     "host_pid": "hostPID",
@@ -184,28 +185,28 @@ Its defaults are not taken over: what a file leaves open is as it is without tha
 """
 
 
-Table = dict[str, Any]
-"""Keys, each with the flag that it says, an `Only`, an `Items`, or the table of the keys below."""
+KeyTable = dict[str, Any]
+"""Keys, each with its flag, a `SingleValue`, an `Items`, or the table of the keys below."""
 
 
-def _keys() -> Table:
+def _keys() -> KeyTable:
     """The keys of both vocabularies, as they are nested in a file."""
-    found: Table = {key: key for key in own_keys()}
+    keys: KeyTable = {key: key for key in own_keys()}
     for path, target in ARENA.items():
         *above, key = path.split(" ")
-        place = found
-        for one in above:
-            place = place.setdefault(one, {})
+        place = keys
+        for above_key in above:
+            place = place.setdefault(above_key, {})
         if key in place:  # the resources that have no key of their own
             place, key = place[key], _RESOURCE
         place[key] = target
-    return found
+    return keys
 
 
 def _hours(text: str) -> str:
     """A time span of arena v2, which may have days, in hours: `7d` is `168h`."""
-    found = re.fullmatch(r"(\d{1,9})d(.*)", text)
-    return f"{int(found[1]) * 24}h{found[2]}" if found else text
+    match = re.fullmatch(r"(\d{1,9})d(.*)", text)
+    return f"{int(match[1]) * 24}h{match[2]}" if match else text
 
 
 # ---------------------------------------------------------------- reading
@@ -218,24 +219,28 @@ class JobFile(NamedTuple):
     layers: tuple[Layer, ...]
 
 
-def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()) -> JobFile:
+def read_job_file(
+    path: str, options: Iterable[Parameter], given: Sequence[tuple[str, str]] = ()
+) -> JobFile:
     """Read a job file; `-` is standard input.
 
-    `params` are the options of the command as Typer knows them, `given` what its line says.
+    `options` are those of the command, `given` what its line says.
     UsageError names the file, the line and the key of what cannot be read.
     """
     for other in ("state", "fabric"):
         if path == STDIN and (other, STDIN) in given:
             raise UsageError(f"--file and --{other} cannot both be standard input")
     name = "standard input" if path == STDIN else path
-    file = _File(name, {text for param in params for text in param.opts})
+    file = _File(name, {text for option in options for text in option.spellings})
     file.read(_composed(_text(path, name), name))
     # `name` and `generate-name` exclude each other; that of the line wins.
     named = any(field in _NAMES for field, _text in given)
-    command = [one.text for one in file.said.pop(COMMAND, ())]
+    command = [command_word.text for command_word in file.said.pop(COMMAND, ())]
     layers = tuple(
-        Layer(f"{name}, line {said[0].line}", tuple((field, one.text) for one in said))
-        for field, said in file.said.items()
+        Layer(
+            f"{name}, line {field_texts[0].line}", tuple((field, one.text) for one in field_texts)
+        )
+        for field, field_texts in file.said.items()
         if not (named and field in _NAMES)
     )
     return JobFile(shell_command(command) if command else None, layers)
@@ -243,7 +248,7 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
 
 def _text(path: str, name: str) -> str:
     try:
-        data = whole(path, handed=True)
+        data = read_bytes(path, handed=True)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{name}: cannot be read: {why}") from error
@@ -253,7 +258,7 @@ def _text(path: str, name: str) -> str:
         raise UsageError(f"{name}: is not UTF-8 text", hint=_FORM) from error
 
 
-def _composed(text: str, name: str) -> Node:
+def _composed(text: str, name: str) -> YamlNode:
     """The one document of the text, as nodes with their lines; values are not constructed."""
     import yaml
 
@@ -262,7 +267,9 @@ def _composed(text: str, name: str) -> Node:
         # JSON allows tabs between tokens, and in strings characters that end a line of YAML or that
         # YAML refuses.
         text = text.replace("\t", " ")
-        text = re.sub("[\x7f-\x9f\u2028\u2029\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)
+        text = re.sub(
+            "[\x7f-\x9f\u2028\u2029\ufeff]", lambda match: f"\\u{ord(match[0]):04x}", text
+        )
 
     class Loader(yaml.SafeLoader):
         """Composes no more than a job can have."""
@@ -278,7 +285,7 @@ def _composed(text: str, name: str) -> Node:
             return super().compose_node(parent, index)
 
     try:
-        node: Node = yaml.compose(text, Loader=Loader)
+        node: YamlNode = yaml.compose(text, Loader=Loader)
     except RecursionError as error:
         raise UsageError(f"{name}: it is nested too deeply", hint=_FORM) from error
     except yaml.reader.ReaderError as error:
@@ -317,11 +324,11 @@ class _File:
         self._name, self._options = name, options
         self._own, self._kinds = own_keys(), kinds_of(MPIJob)
 
-    def read(self, root: Node) -> None:
+    def read(self, root: YamlNode) -> None:
         """Read the whole document."""
         self._table(root, _keys(), (), 1)
 
-    def _table(self, node: Node, table: Table, path: Path, line: int) -> None:
+    def _table(self, node: YamlNode, table: KeyTable, path: Path, line: int) -> None:
         """A mapping whose keys are known."""
         self._expect("mapping", node, path, line)
         for key, value, at in self._pairs(node, path):
@@ -336,7 +343,7 @@ class _File:
                 self._table(value, target, below, at)
             elif isinstance(target, Items):
                 self._items(value, target, below, at)
-            elif isinstance(target, Only):
+            elif isinstance(target, SingleValue):
                 text = self._text(value, below, at)
                 if text.lower() != target.value.lower():
                     what = f"can only be {target.value}, got {text!r}"
@@ -344,7 +351,7 @@ class _File:
             else:
                 self._flag(value, target, below, at)
 
-    def _flag(self, node: Node, target: str, path: Path, line: int) -> None:
+    def _flag(self, node: YamlNode, target: str, path: Path, line: int) -> None:
         """The value of a flag: its one, the items of a list, or KEY=VALUE of a mapping."""
         name, _, part = target.partition(" ")
         field = self._own[name]
@@ -358,22 +365,23 @@ class _File:
         if node.id not in shapes:
             *_others, wanted = shapes.values()
             self._wrong(path, line, f"is {_SHAPES[node.id]}, not {wanted}")
-        values: list[tuple[Path, str, int, Node]] = [(path, part, line, node)]
+        values: list[tuple[Path, str, int, YamlNode]] = [(path, part, line, node)]
         if node.id == "sequence":
             values = [
-                ((*path, at), "", one.start_mark.line + 1, one) for at, one in enumerate(node.value)
+                ((*path, at), "", item.start_mark.line + 1, item)
+                for at, item in enumerate(node.value)
             ]
         elif node.id == "mapping":
-            values = [((*path, key), key, at, one) for key, one, at in self._pairs(node, path)]
-        for where, key, at, one in values:
-            text = self._text(one, where, at)
+            values = [((*path, key), key, at, item) for key, item, at in self._pairs(node, path)]
+        for where, key, at, value_text in values:
+            text = self._text(value_text, where, at)
             if node.id == "mapping" and "=" in key:
                 self._wrong(where, at, "has a '=' in its key")
             if kind is Duration and path != (name,):
                 text = _hours(text)
             self._say(field, path, at, f"{key}={text}" if key else text)
 
-    def _items(self, node: Node, items: Items, path: Path, line: int) -> None:
+    def _items(self, node: YamlNode, items: Items, path: Path, line: int) -> None:
         """A list of arena v2, each item a mapping."""
         self._expect("sequence", node, path, line)
         for place, item in enumerate(node.value):
@@ -392,7 +400,7 @@ class _File:
             for field, text in pairs:
                 self._say(field, source, at, text)
 
-    def _pairs(self, node: Node, path: Path) -> Iterator[tuple[str, Node, int]]:
+    def _pairs(self, node: YamlNode, path: Path) -> Iterator[tuple[str, YamlNode, int]]:
         """The keys of a mapping, each with its value and its line."""
         seen: dict[str, int] = {}
         for name, value in node.value:
@@ -406,11 +414,11 @@ class _File:
             self._untagged(value, (*path, key), line)
             yield key, value, line
 
-    def _untagged(self, node: Node, path: Path, line: int) -> None:
+    def _untagged(self, node: YamlNode, path: Path, line: int) -> None:
         if node.tag not in _TAGS:
             self._wrong(path, line, f"has the tag {node.tag}, which is not read")
 
-    def _expect(self, shape: str, node: Node, path: Path, line: int) -> None:
+    def _expect(self, shape: str, node: YamlNode, path: Path, line: int) -> None:
         self._untagged(node, path, line)
         if node.id != shape:
             # `worker: 4`, where arena has `worker: {replicas: 4}` and our flag is `workers`.
@@ -418,7 +426,7 @@ class _File:
             hint = f"did you mean {flag}?" if isinstance(flag, str) else None
             self._wrong(path, line, f"is {_SHAPES[node.id]}, not {_SHAPES[shape]}", hint=hint)
 
-    def _text(self, node: Node, path: Path, line: int) -> str:
+    def _text(self, node: YamlNode, path: Path, line: int) -> str:
         """One value as it is typed."""
         self._expect("scalar", node, path, line)
         if _is_empty(node):
@@ -453,14 +461,14 @@ class _File:
 
 def _written(path: Path) -> str:
     """A place in the file as a person writes it: `sync[0].git`."""
-    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
 
 _SHAPES = {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}
 
 
-def _is_empty(node: Node) -> bool:
+def _is_empty(node: YamlNode) -> bool:
     """Whether a node says nothing: `~`, no value, an empty list or mapping."""
     if node.id == "scalar":
         return str(node.tag).endswith(":null") and node.style is None
@@ -481,7 +489,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: Schema = {"type": ["string", "number", "boolean"]}
 """A value that is taken as it is typed."""
 
-_DAYS = rf"^\d+d({SPAN})*$"
+_DAYS = rf"^\d+d({SPAN_PATTERN})*$"
 """A time span that has days."""
 
 _QUANTITY: Schema = {"type": ["string", "number"], "pattern": f"^({QUANTITY})$", "minimum": 0}
@@ -495,7 +503,7 @@ def schema_text() -> str:
 def schema() -> Schema:
     """The schema (draft 2020-12): a file that fits it can be read, but for rules across keys."""
     flags, kinds = flags_of(MPIJob), kinds_of(MPIJob)
-    defaults = {one.name: one.default for one in fields(MPIJob)}
+    defaults = {record_field.name: record_field.default for record_field in fields(MPIJob)}
     own = {
         key: _of_flag(flags[name], *kinds[name][:2], defaults[name])
         for key, name in own_keys().items()
@@ -509,7 +517,7 @@ def schema() -> Schema:
         ],
         "examples": ["mpirun -np 4 python train.py"],
     }
-    own["namespace"] = {"description": flags_of(Globals)["namespace"].help, "type": "string"}
+    own["namespace"] = {"description": flags_of(CommonOptions)["namespace"].help, "type": "string"}
     own["generate-name"] = {
         "description": "Start of the name; submit completes it.",
         "type": "string",
@@ -528,9 +536,9 @@ def schema() -> Schema:
 
 def _of_flag(flag: Flag, kind: Any, several: bool, default: Any) -> Schema:  # noqa: FBT001
     """The schema of a key of ours."""
-    said: Schema = {"description": flag.help.replace("; repeat for more", "")}
+    schema: Schema = {"description": flag.help.replace("; repeat for more", "")}
     if default not in {MISSING, None, "", ()}:
-        said["default"] = default if kind in {int, float, bool} else str(default)
+        schema["default"] = default if kind in {int, float, bool} else str(default)
     paired = issubclass(kind, KeyValue | Device)
     item: Schema = {"type": "string"}
     if paired:
@@ -539,8 +547,8 @@ def _of_flag(flag: Flag, kind: Any, several: bool, default: Any) -> Schema:  # n
         item["examples"] = [flag.metavar]
     listed = {"type": "array", "items": item}
     if paired:
-        return said | {"anyOf": [_pairs(kind), listed]}
-    return said | (listed if several else _value(kind, flag))
+        return schema | {"anyOf": [_pairs(kind), listed]}
+    return schema | (listed if several else _value(kind, flag))
 
 
 def _pairs(kind: Any) -> Schema:
@@ -558,9 +566,9 @@ def _value(kind: Any, flag: Flag) -> Schema:
         return _QUANTITY
     if kind is Duration:
         # A number without a unit is only a time span if it is 0.
-        return {"anyOf": [{"type": "string", "pattern": f"^(({SPAN})+|0)$"}, {"const": 0}]}
+        return {"anyOf": [{"type": "string", "pattern": f"^(({SPAN_PATTERN})+|0)$"}, {"const": 0}]}
     if issubclass(kind, StrEnum):
-        return {"enum": [one.value for one in kind if one.value]}
+        return {"enum": [member.value for member in kind if member.value]}
     return {"type": "string"}
 
 
@@ -569,15 +577,15 @@ def _object(*keys: str) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _of_key(target: str | Only | Items | Table) -> Schema:
+def _of_key(target: str | SingleValue | Items | KeyTable) -> Schema:
     """The schema of a key of arena v2, by what it becomes."""
     if isinstance(target, dict):
-        properties = {key: _of_key(one) for key, one in target.items() if key != _RESOURCE}
+        properties = {key: _of_key(subkey) for key, subkey in target.items() if key != _RESOURCE}
         others = {"patternProperties": {_RESOURCE: _QUANTITY}} if _RESOURCE in target else {}
         return _object() | {"properties": properties} | others
     if isinstance(target, Items):
         return {"type": "array", "items": _object(*target.keys)}
-    if isinstance(target, Only):
+    if isinstance(target, SingleValue):
         # As an editor's reader of YAML may see it.
         seen: dict[str, Any] = {"false": False, "0": 0, "1": 1}
         enum = dict.fromkeys([target.value, seen.get(target.value, target.value)])

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, TextIO
 
-from arena_topo.cli.terminal import clipped, colours, draws, window
+from arena_topo.cli.console import Console
+from arena_topo.cli.terminal import clipped, draws, window
 from arena_topo.escaping import escaped
 from arena_topo.layout import painted
 
@@ -33,12 +34,14 @@ def turning(*, unicode: bool) -> str:
 
 
 @contextmanager
-def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> Iterator[None]:
-    """Show `draw(columns)`, without colours, on a terminal until the end of the block.
+def live(
+    console: Console, stream: TextIO, draw: Callable[[int], str], *, stays: bool = False
+) -> Iterator[None]:
+    """Show `draw(columns)` on a stream of the console, a terminal, until the end of the block.
 
     With `stays` the last state remains, uncropped; else the screen is cleared.
     """
-    from rich.console import Console, ConsoleDimensions
+    from rich import console as rich
     from rich.live import Live
     from rich.text import Text
 
@@ -47,29 +50,31 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
     def drawn() -> Text:
         columns, rows = window(stream)
         text = escaped(draw(columns))
-        if not draws(stream=stream):
+        if not draws(stream):
             encoding = stream.encoding or "utf-8"
             plain = painted(text, colours=False)
             text = plain.encode(encoding, "backslashreplace").decode(encoding)
         # The last row is left for the next output.
         lines = text.rstrip("\n").split("\n")
         if not (over and stays):
-            lines = cut(lines, columns, max(2, rows - 1), unicode=draws(stream=stream))
+            lines = cut_to_screen(lines, columns, max(2, rows - 1), unicode=draws(stream))
         # Wide enough that Rich cuts nothing more; a wide character has two columns.
-        console.size = ConsoleDimensions(max([columns, *(2 * len(line) for line in lines)]), rows)
-        shown = painted("\n".join(lines), colours=colours(stream))
+        screen.size = rich.ConsoleDimensions(
+            max([columns, *(2 * len(line) for line in lines)]), rows
+        )
+        shown = painted("\n".join(lines), colours=console.colours(stream))
         return Text.from_ansi(shown, no_wrap=True)
 
     columns, rows = window(stream)
     # Rich need not look for a size: it reads COLUMNS and LINES, and stumbles over odd ones.
-    console = Console(
+    screen = rich.Console(
         file=stream,
         width=columns,
         height=rows,
         force_terminal=True,
         force_interactive=True,
         force_jupyter=False,
-        color_system="standard" if colours(stream) else None,
+        color_system="standard" if console.colours(stream) else None,
         no_color=False,
         highlight=False,
         markup=False,
@@ -77,7 +82,7 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
         legacy_windows=False,
     )
     with Live(
-        console=console,
+        console=screen,
         refresh_per_second=_PER_SECOND,
         transient=not stays,
         # Rich must not redirect a pipe to the terminal.
@@ -86,6 +91,9 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
         vertical_overflow="visible",
         get_renderable=drawn,
     ) as shown:
+        streams = console.stdout, console.stderr
+        # Rich's stand-ins print above the screen.
+        console.stdout, console.stderr = sys.stdout, sys.stderr
         try:
             # An interrupt in the middle of a drawing would have Rich write it twice.
             first = Thread(target=shown.refresh)
@@ -93,10 +101,11 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
             first.join()
             yield
         finally:
+            console.stdout, console.stderr = streams
             over = True
 
 
-def cut(lines: list[str], columns: int, rows: int, *, unicode: bool) -> list[str]:
+def cut_to_screen(lines: list[str], columns: int, rows: int, *, unicode: bool) -> list[str]:
     """The lines that fit, each cut to the width; the last says how many are missing."""
     if len(lines) > rows:
         missing = len(lines) - (rows - 1)

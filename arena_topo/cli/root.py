@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from arena_topo.cli.commands import ArenaCommand, group
+from arena_topo.cli.commands import group, make_command
 from arena_topo.cli.options import PROGRAM
 
 
@@ -61,7 +61,7 @@ _COMMANDS: Mapping[str, Leaf] = {
     ),
     "forecast": Leaf(
         "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
-        "forecast.command:forecast",
+        "forecast.command:forecast_command",
     ),
     "get": Leaf("Show one job: its state, its pods, where they run and why.", "jobs.get:get"),
     "why": Leaf(
@@ -79,11 +79,11 @@ _COMMANDS: Mapping[str, Leaf] = {
     ),
     "suspend": Leaf(
         "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
-        "jobs.queue:suspend",
+        "jobs.queue:suspend_jobs",
     ),
     "resume": Leaf(
         "Start waiting, suspended or interrupted jobs, in order; they get a new placement.",
-        "jobs.queue:resume",
+        "jobs.queue:resume_jobs",
     ),
     "wait": Leaf(
         "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
@@ -91,7 +91,7 @@ _COMMANDS: Mapping[str, Leaf] = {
     ),
     "replan": Leaf(
         "Stop a running job and start it again on the best GPUs available now.",
-        "jobs.queue:replan",
+        "jobs.queue:replan_job",
     ),
     "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete:delete"),
     "prune": Leaf(
@@ -124,7 +124,7 @@ _COMMANDS: Mapping[str, Leaf] = {
     "check": Leaf(
         "Check the cluster's features and your permissions; with a job, which GPUs its"
         " workers see.",
-        "admin.commands:check",
+        "admin.commands:check_command",
     ),
     "install": Leaf(
         "Print what an administrator applies once: policies, roles, controller, node agent.",
@@ -215,21 +215,15 @@ class _Commands(Mapping[str, Any]):
         return len(self._of)
 
 
-def tree() -> Any:
+def command_tree() -> Any:
     """The command of the whole program."""
     return _made(ROOT, PROGRAM)
 
 
-def _made(one: Leaf | Branch, name: str) -> Any:
-    if isinstance(one, Leaf):
-        app = typer.Typer(
-            rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
-        )
-        app.command(name, cls=ArenaCommand)(one.imported())
-        command: Any = typer.main.get_command(app)
-        command.steady = one.steady
-        return command
-    made: Any = typer.main.get_command(group(one.summary))
-    made.name, made.commands = name, _Commands(one)
-    made.summaries = {name: below.summary for name, below in one.commands.items()}
+def _made(leaf: Leaf | Branch, name: str) -> Any:
+    if isinstance(leaf, Leaf):
+        return make_command(leaf.imported(), name, steady=leaf.steady)
+    made: Any = typer.main.get_command(group(leaf.summary))
+    made.name, made.commands = name, _Commands(leaf)
+    made.summaries = {name: below.summary for name, below in leaf.commands.items()}
     return made

@@ -21,15 +21,15 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arena_topo.argv import truth
-from arena_topo.cli.options import Globals, boolean
+from arena_topo.argv import parse_bool
+from arena_topo.cli.options import CommonOptions
+from arena_topo.cli.parameters import Parameter
 from arena_topo.errors import UsageError, near
-from arena_topo.files import encoding, whole
-from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
+from arena_topo.files import encoding, read_bytes
+from arena_topo.flag import BY_KEY, flags_of, spelling
 
 LINE = "the command line"
 """The origin of what was typed."""
@@ -77,18 +77,14 @@ class Value(NamedTuple):
     origin: str
 
 
-in_force: ContextVar[tuple[Layer, ...]] = ContextVar("in_force", default=())
-"""The layers of the command that is running, strongest first."""
-
-
-def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
+def merge_layers(options: Iterable[Parameter], layers: Sequence[Layer]) -> tuple[Value, ...]:
     """The values in effect of some layers, strongest first, in the order of a command line.
 
     An option that takes one value has that of the strongest layer that gives it. A repeatable
     option has all values of that layer; KEY=VALUE flags are merged by key.
     """
-    known = {param.name: param for param in params}
-    found: list[Value] = []
+    known = {option.name: option for option in options}
+    in_effect: list[Value] = []
     settled: set[str] = set()
     keys: set[tuple[str, str]] = set()
     for layer in layers:
@@ -99,61 +95,83 @@ def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
             and name not in settled
             and (name not in BY_KEY or (name, text.partition("=")[0]) not in keys)
         ]
-        found[:0] = fresh
-        for one in fresh:
-            if one.name in BY_KEY:
-                keys.add((one.name, one.text.partition("=")[0]))
+        in_effect[:0] = fresh
+        for value in fresh:
+            if value.name in BY_KEY:
+                keys.add((value.name, value.text.partition("=")[0]))
             else:
-                settled.add(one.name)
-    return tuple(found)
+                settled.add(value.name)
+    return tuple(in_effect)
 
 
-def _truth(param: Any, text: str, origin: str) -> str:
+def _truth(option: Parameter, text: str, origin: str) -> str:
     """The text of a switch as `true` or `false`; others stay."""
-    if not boolean(param):
+    if not option.switch:
         return text
-    long = next(one for one in param.opts if one.startswith("--"))
     try:
-        return truth(long, text)
+        return parse_bool(option.long, text)
     except UsageError as error:
-        error.hint = set_in(long[2:], origin)
+        error.hint = set_in(option.long[2:], origin)
         raise
 
 
-def agreed(values: Sequence[Value], flags: Mapping[str, tuple[Flag, object]]) -> tuple[Value, ...]:
+def without_overruled_conflicts(
+    values: Sequence[Value], options: Iterable[Parameter]
+) -> tuple[Value, ...]:
     """The values without those that a value of a stronger source excludes (`Flag.excludes`).
 
-    Values of one source that exclude each other remain: `check_together` refuses them. `flags` are
-    those of the command by field, with their defaults.
+    Values of one source that exclude each other remain: the command refuses them.
     """
-    found: list[Value] = []
-    for one in reversed(values):
+    known = {option.name: option for option in options}
+    agreeing: list[Value] = []
+    for value in reversed(values):
         if not any(
-            other.origin != one.origin
-            and (_excludes(one, other, flags) or _excludes(other, one, flags))
-            for other in found
+            other.origin != value.origin
+            and (_excludes(value, other, known) or _excludes(other, value, known))
+            for other in agreeing
         ):
-            found.insert(0, one)
-    return tuple(found)
+            agreeing.insert(0, value)
+    return tuple(agreeing)
 
 
-def _excludes(one: Value, other: Value, flags: Mapping[str, tuple[Flag, object]]) -> bool:
-    if one.name not in flags or other.name not in flags:
+def _excludes(value: Value, other: Value, known: Mapping[str, Parameter]) -> bool:
+    if any(each.text in {"false", str(known[each.name].default)} for each in (value, other)):
         return False
-    if any(each.text in {"false", str(flags[each.name][1])} for each in (one, other)):
-        return False
-    word = spelling(other.name, flags[other.name][0])
-    return not {word, f"{word} {other.text}"}.isdisjoint(flags[one.name][0].excludes)
+    flag, word = known[value.name].flag, known[other.name].long
+    return flag is not None and not {word, f"{word} {other.text}"}.isdisjoint(flag.excludes)
 
 
 def from_environment(
-    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]]
+    options: Iterable[Parameter], variables: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
     """A layer for each variable that is set: of a field's variables the first that is not empty."""
-    for param in params:
-        said = (one for one in variables.get(param.name, ()) if os.environ.get(one))
-        if variable := next(said, None):
-            yield Layer(variable, ((param.name, os.environ[variable]),))
+    for option in options:
+        set_ = (name for name in variables.get(option.name, ()) if os.environ.get(name))
+        if variable := next(set_, None):
+            yield Layer(variable, ((option.name, os.environ[variable]),))
+
+
+_OURS = "ARENA_TOPO_"
+
+_OTHERS = frozenset(
+    _OURS + name
+    for name in (
+        *("SETTINGS", "YES", "DEBUG", "LOG_ARCHIVE", "LOCAL_LOG_LIMIT"),
+        *("JOB_UID", "POD", "KEEPER_UID", "NODE", "HEARTBEAT"),
+    )
+)
+"""Our variables that replace no flag: for people, and in the processes of jobs and of the agent."""
+
+
+def misspelt(variables: Callable[[], Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
+    """A warning for each variable with our prefix that has no effect; `variables` are of flags."""
+    ours = [name for name in os.environ if name.startswith(_OURS) and name not in _OTHERS]
+    # The tests of this program have some of their own.
+    if ours := [name for name in ours if not name.startswith(f"{_OURS}TEST_")]:
+        known = {name for names in variables().values() for name in names} | _OTHERS
+        for name in sorted({*ours} - known):
+            hint = near(name, sorted(name for name in known if name.startswith(_OURS)))
+            yield f"there is no variable {name}, which is left out" + (f"; {hint}" if hint else "")
 
 
 # ---------------------------------------------------------------- files
@@ -168,14 +186,14 @@ class File(NamedTuple):
 
     def table(self, *names: str) -> Mapping[str, Any]:
         """A table by the path of its keys, empty if there is none; UsageError for a value there."""
-        found = self.says
+        tables = self.says
         for depth, name in enumerate(names):
-            found = found.get(name, {})
-            if not isinstance(found, Mapping):
+            tables = tables.get(name, {})
+            if not isinstance(tables, Mapping):
                 named = ".".join(names[: depth + 1])
                 starts = f"{named}.NAME" if named == _PROFILE else named
                 raise UsageError(f"{self.path}: {named} is no table", hint=f"[{starts}] starts one")
-        return found
+        return tables
 
 
 class Settings(NamedTuple):
@@ -191,11 +209,11 @@ class Settings(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def read(
-    params: Sequence[Any] = (),
+def read_settings(
+    params: Sequence[Parameter] = (),
     *,
     above: Sequence[Layer] = (),
-    of_jobs: Callable[[], Iterable[Any]] | None = None,
+    of_jobs: Callable[[], Iterable[Parameter]] | None = None,
 ) -> Settings:
     """Read the files that are there, for a command with these options; UsageError names a slip.
 
@@ -206,13 +224,13 @@ def read(
     version. A home folder that does not exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
-    chosen = (one for one in merged(params, above) if one.name == _PROFILE)
-    profile = _profile(files, *next(((one.text, one.origin) for one in chosen), ("", "")))
+    chosen = (value for value in merge_layers(params, above) if value.name == _PROFILE)
+    profile = _profile(files, *next(((value.text, value.origin) for value in chosen), ("", "")))
     named = _options(params)
     everywhere = {key: param for key, param in named.items() if param.name in _GLOBAL}
     layers: list[Layer] = []
     warnings: list[str] = []
-    said: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
+    found_tables: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
     wheres: list[tuple[str, ...]] = [(_PROFILE, profile[0]), ()] if profile[0] else [()]
     unused = [(_PROFILE, name) for name in _profiles(files) if name != profile[0]]
     for where in (*wheres, *unused):
@@ -226,16 +244,19 @@ def read(
                 warnings.append(f"{slip.message}, which is left out; {slip.hint}")
                 continue
             tables = {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
-            own = {key: one for key, one in settings.items() if key not in tables}
-            said = [(where, own, everywhere, None)]
+            own = {key: setting for key, setting in settings.items() if key not in tables}
+            found_tables = [(where, own, everywhere, None)]
             if of_jobs is not None:
-                said.append(((*where, SECTION), jobs, named, of_jobs))
-            for at, table, options, others in said:
+                found_tables.append(((*where, SECTION), jobs, named, of_jobs))
+            for at, table, options, others in found_tables:
                 origin = f"{file.path} [{'.'.join(at)}]" if at else file.path
                 unknown = tuple(_unknown(origin, table, options, others))
                 if unknown and file.path != SITE and where not in unused:
                     raise unknown[0]
-                warnings += [f"{one.message}, which is left out; {one.hint}" for one in unknown]
+                warnings += [
+                    f"{usage_error.message}, which is left out; {usage_error.hint}"
+                    for usage_error in unknown
+                ]
                 if where not in unused and (given := _given(origin, table, options)):
                     layers.append(Layer(origin, given))
     layers += _of_arena(arena, {param.name for param in params})
@@ -245,7 +266,7 @@ def read(
 
 
 def _given(
-    origin: str, table: Mapping[str, Any], options: Mapping[str, Any]
+    origin: str, table: Mapping[str, Any], options: Mapping[str, Parameter]
 ) -> tuple[tuple[str, str], ...]:
     """The options that a table sets: the name and the text of each."""
     return tuple(
@@ -260,7 +281,7 @@ def _unknown(
     origin: str,
     table: Mapping[str, Any],
     options: Mapping[str, Any],
-    others: Callable[[], Iterable[Any]] | None,
+    others: Callable[[], Iterable[Parameter]] | None,
 ) -> Iterator[UsageError]:
     """The errors of the unknown keys of a table; `others` returns more options that it may have."""
     for key in table:
@@ -277,8 +298,8 @@ def _files() -> Iterator[File]:
 def _arenas() -> File:
     """Arena's own file."""
     path = os.environ.get("ARENA_CONFIG", "")
-    found = _read(path, _lines) if path else None
-    return found if found is not None and found.there else _read("~/.arena/config", _lines)
+    file = _read(path, _lines) if path else None
+    return file if file is not None and file.there else _read("~/.arena/config", _lines)
 
 
 def _profiles(files: Iterable[File]) -> list[str]:
@@ -339,7 +360,7 @@ def _read(
 ) -> File:
     path = at_home(path)
     try:
-        data = whole(path)
+        data = read_bytes(path)
     except OSError as error:
         hidden = error.errno == errno.EACCES and not os.path.lexists(path)
         if not needed and (hidden or error.errno in _SOMEWHERE_ELSE):
@@ -370,29 +391,23 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
     """Arena's format, read as arena reads it; a comment becomes a key that nothing uses."""
     del path
-    found = {}
+    numbers = {}
     for line in data.decode("utf-8", "replace").splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            found[key.strip()] = value.strip().strip("\"'")
-    return found
+            numbers[key.strip()] = value.strip().strip("\"'")
+    return numbers
 
 
 # ---------------------------------------------------------------- keys and values
 
 
-def _options(params: Iterable[Any]) -> dict[str, Any]:
+def _options(options: Iterable[Parameter]) -> dict[str, Parameter]:
     """Options by the key that sets them."""
-    return {
-        text.removeprefix("--"): param
-        for param in params
-        if param.param_type_name == "option"
-        for text in param.opts
-        if text.startswith("--") and param.name != "help"
-    }
+    return {option.key: option for option in options if option.name != "help"}
 
 
-_GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag.hidden) - {
+_GLOBAL = frozenset(name for name, flag in flags_of(CommonOptions).items() if not flag.hidden) - {
     _PROFILE
 }
 
@@ -411,14 +426,13 @@ def _no_setting(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
     )
 
 
-def _texts(origin: str, key: str, value: Any, param: Any) -> Iterator[str]:
+def _texts(origin: str, key: str, value: Any, option: Parameter) -> Iterator[str]:
     """A TOML value as the texts of a command line."""
-    several = bool(getattr(param, "multiple", False))
-    if several and isinstance(value, list):
-        yield from (_text(origin, key, one) for one in value)
-    elif several and isinstance(value, dict) and param.name in BY_KEY:
-        yield from (f"{name}={_text(origin, key, one)}" for name, one in value.items())
-    elif isinstance(value, bool) and boolean(param):
+    if option.repeats and isinstance(value, list):
+        yield from (_text(origin, key, item) for item in value)
+    elif option.repeats and isinstance(value, dict) and option.name in BY_KEY:
+        yield from (f"{name}={_text(origin, key, item)}" for name, item in value.items())
+    elif isinstance(value, bool) and option.switch:
         yield str(value).lower()
     else:
         yield _text(origin, key, value)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from contextvars import ContextVar
 from typing import TextIO
-
-from arena_topo.layout import Styles
-
-COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
-"""The value of `--color`: auto, always or never; set as soon as the command line is read."""
 
 _NARROW = 60
 """Columns that drawings need."""
@@ -23,27 +16,21 @@ _USUAL = 100
 """Columns of drawings where the output is no terminal."""
 
 
-def keep_styles() -> None:
-    """Make `layout` keep the styles of words if stdout or stderr has colours."""
-    Styles.kept = colours(sys.stdout) or colours(sys.stderr)
-
-
-def colours(stream: TextIO | None, choice: str | None = None) -> bool:
-    """Whether output to a stream is coloured: `choice`, else `--color`, else by convention.
+def colours(stream: TextIO | None, choice: str = "auto") -> bool:
+    """Whether output to a stream is coloured: by the choice always or never, else by convention.
 
     NO_COLOR (no-color.org) wins over CLICOLOR=0 and TERM=dumb (bixense.com/clicolors), these over
     FORCE_COLOR (force-color.org) and CLICOLOR_FORCE, and these over being a terminal.
     """
-    wish = COLOUR.get() if choice is None else choice
-    if wish != "auto":
-        return str(wish) == "always"
+    if choice != "auto":
+        return choice == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("CLICOLOR") == "0" or os.environ.get("TERM") == "dumb":
         return False
     for variable in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-        if said := os.environ.get(variable):
-            return said != "0"
+        if setting := os.environ.get(variable):
+            return setting != "0"
     return moves(stream)
 
 
@@ -62,14 +49,10 @@ def moves(stream: TextIO | None) -> bool:
     return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
-def draws(*, plain: bool = False, stream: TextIO | None = None) -> bool:
-    """Whether drawings may use Unicode: `--ascii` is not given, and locale and stream allow it.
-
-    `stream` is standard output by default.
-    """
-    stream = stream or sys.stdout
+def draws(stream: TextIO | None) -> bool:
+    """Whether drawings may use Unicode: the locale and the stream allow it."""
     encoding = (stream.encoding if stream else None) or "utf-8"
-    return not plain and not _plain_locale() and encoding.lower().startswith("utf")
+    return not _plain_locale() and encoding.lower().startswith("utf")
 
 
 def _plain_locale() -> bool:
@@ -78,25 +61,25 @@ def _plain_locale() -> bool:
     if character == "C.UTF-8":
         # Python itself puts this where the locale is C (PEP 538).
         character = ""
-    said = os.environ.get("LC_ALL") or character or os.environ.get("LANG", "")
-    return said in {"C", "POSIX"}
+    lc_all = os.environ.get("LC_ALL") or character or os.environ.get("LANG", "")
+    return lc_all in {"C", "POSIX"}
 
 
-def columns() -> int:
-    """Columns for drawings on standard output: at least 60; 100 where it is no terminal."""
-    wide = wrapped(sys.stdout)
+def drawing_columns(stream: TextIO | None) -> int:
+    """Columns for drawings on a stream: at least 60; 100 where it is no terminal."""
+    wide = wrap_columns(stream)
     return _USUAL if wide is None else max(_NARROW, wide)
 
 
-def wrapped(stream: TextIO | None) -> int | None:
+def wrap_columns(stream: TextIO | None) -> int | None:
     """The columns at which sentences are wrapped: COLUMNS, else the terminal's; None elsewhere.
 
     A COLUMNS that is no number from 1 to 65535, the most that a terminal can have, is ignored.
     """
     if stream is None or not _is_terminal(stream):
         return None
-    said = re.fullmatch(r"0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
-    wide = int(said[1]) if said else 0
+    match = re.fullmatch(r"0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
+    wide = int(match[1]) if match else 0
     return wide if 0 < wide <= _MOST_COLUMNS else window(stream)[0]
 
 
@@ -111,6 +94,7 @@ def window(stream: TextIO) -> tuple[int, int]:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
-        return stream is not None and stream.isatty()
+        # Before Rich 15 the stand-in for a stream that Rich redirects is never a terminal.
+        return stream is not None and bool(getattr(stream, "rich_proxied_file", stream).isatty())
     except ValueError:  # it is closed
         return False

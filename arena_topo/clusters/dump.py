@@ -9,14 +9,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
 
 from arena_topo.clusters import safe_yaml
-from arena_topo.clusters.objects import misfit
+from arena_topo.clusters.objects import invalid_object_text
 from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, UTF_16, opened
@@ -35,7 +35,9 @@ _HINT = (
 _NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
 
 
-def read(paths: Sequence[str], *, status_of: StatusOf | None = None) -> Iterator[Record | Unread]:
+def read_dumps(
+    paths: Sequence[str], *, status_of: StatusOf | None = None
+) -> Iterator[Record | Unread]:
     """The records of all objects of some dumps, one after another; `-` is standard input.
 
     JSON or YAML, in UTF-8; several documents in one file; lists of one kind or mixed; single
@@ -62,10 +64,11 @@ _PIECE = 1 << 20
 _START = re.compile(rb"[^ \t\r\n]")
 
 
-def document(path: str) -> tuple[Any, str]:
-    """The one document of a small YAML or JSON file, and the name of the file for messages.
+def read_document(path: str) -> tuple[Any, str, Mapping[str, int]]:
+    """The one document of a small YAML or JSON file, the name of the file, and its lines.
 
-    `-` is standard input. UsageError names the file and the position of an invalid value.
+    `-` is standard input. The lines are those of the values by their paths; empty for JSON that is
+    no YAML. UsageError names the file and the position of an invalid value.
     """
     import yaml
 
@@ -75,15 +78,27 @@ def document(path: str) -> tuple[Any, str]:
     text = _text(name, data, _SMALL)
     # JSON is almost YAML, but YAML allows no tabs and reads 1e2 as a word.
     with suppress(ValueError, RecursionError):
-        return json.loads(text), name
+        value, lines = json.loads(text), safe_yaml.YamlLines({})
+        with suppress(safe_yaml.Excess, yaml.YAMLError):
+            lines = safe_yaml.key_lines(text, most=_MOST_VALUES)
+        return value, name, _once(name, lines)
     try:
-        return safe_yaml.document(text, most=_MOST_VALUES), name
+        value = safe_yaml.parse_document(text, most=_MOST_VALUES)
+        return value, name, _once(name, safe_yaml.key_lines(text, most=_MOST_VALUES))
     except safe_yaml.Excess as error:
         raise UsageError(f"{name}: {error}", hint=_SMALL) from error
     except RecursionError as error:
         raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
     except yaml.YAMLError as error:
         raise _not_yaml(name, error, hint=_SMALL) from error
+
+
+def _once(name: str, lines: safe_yaml.YamlLines) -> Mapping[str, int]:
+    """The lines of a text; UsageError if a key is given twice, of which only one would count."""
+    if lines.repeated is not None:
+        path, line = lines.repeated
+        raise UsageError(f"{name}: line {line}: {path} is given twice", hint="keep one of the two")
+    return lines.of
 
 
 def _content(path: str, hint: str | None, most: int | None = None) -> tuple[str, bytearray]:
@@ -189,7 +204,7 @@ def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -
     if isinstance(error, UnicodeDecodeError):
         raise UsageError(f"{name}: is not UTF-8 text", hint=_HINT) from error
     if located is None and "truncated" not in str(error):
-        raise UsageError(f"{name}: {misfit(error)}", hint=_HINT) from error
+        raise UsageError(f"{name}: {invalid_object_text(error)}", hint=_HINT) from error
     if located is None:
         at, problem = len(data), "the file is cut off here"
     else:

@@ -24,8 +24,8 @@ from arena_topo.topology.models import MODELS
 from arena_topo.topology.nics import is_rdma
 
 RDMA_RATE = 12.5
-"""GB/s of a node that offers RDMA at an unknown rate: one NIC of 100 Gb/s, our own lower bound,
-less than nodes sold with RDMA have. (NCCL takes 10 Gb/s if a driver reports no speed: topo.cc.)"""
+"""GB/s of a node that offers RDMA at an unknown rate, to compare it with nodes without RDMA: one
+NIC of 100 Gb/s. What such a node sends is estimated by `bandwidth`."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tiers: tuple[Tier, ...]
-    beyond: float
+    beyond: float | None
     domains: Mapping[NodeName, tuple[str, ...]]
     limits: Mapping[NodeName, float]
     guesses: Mapping[str, str]
@@ -73,7 +73,7 @@ def joining(
         unused = frozenset(level.name for level in file.levels) - {t.name for t in tree.tiers}
     else:
         levels = _best(topologies or {}, labels, notes)
-        tree = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
+        tree = fabric.fabric_from_labels(labels, levels, rdma=rates, nvlink=reach)
     for note in tree.notes:
         notes.add("the network", note, f"{where}{note}")
     alone = {name: (f"({name})",) * len(tree.tiers) for name in machines}
@@ -89,21 +89,25 @@ def joining(
 
 
 def _guesses(tree: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
-    """For each level without a given bandwidth, what its default rests on."""
+    """For each level without a given bandwidth, what is known instead.
+
+    RDMA ends at the zone ("EFA traffic can't cross Availability Zones", AWS, EFA limitations; the
+    RDMA networks of GKE and OKE are zonal too), so beyond it nothing is known.
+    """
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
     lacking = len(tree.limits)
     without = f"; {lacking} node{'s offer' if lacking > 1 else ' offers'} none" if lacking else ""
+    rates = {BEYOND: tree.beyond, **{tier.name: tier.bandwidth for tier in tree.tiers}}
+    names = list(rates)
+    zoned = names.index("region") if "region" in names else 0 if "zone" in names else -1
     guesses: dict[str, str] = {}
-    for name, rate in [
-        (BEYOND, tree.beyond),
-        *((t.name, t.bandwidth) for t in tree.tiers),
-    ]:
-        if name not in tree.assumed:
+    for at, (name, rate) in enumerate(rates.items()):
+        if rate is not None:
             continue
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
         why = f"the speed of {where} is not known"
-        if named and rate == RDMA_RATE:
+        if named and at > zoned:
             why = f"nodes offer RDMA ({named[0]}{more}{without}), whose speed is not known"
         guesses[name] = f"{why}; --fabric FILE gives it"
     return guesses
@@ -112,7 +116,7 @@ def _guesses(tree: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
 def _reach(
     machines: Mapping[NodeName, Machine], labels: fabric.Labels
 ) -> dict[NodeName, float | None]:
-    """GB/s over NVLink from a GPU of each node to other nodes, None if not known.
+    """GB/s over NVLink from a GPU of each node to other nodes, None if not known, or not used.
 
     Nodes that certainly have no such links are left out.
     """
@@ -125,7 +129,7 @@ def _reach(
             known[key] = _reach_of(machine.model)
         possible, rate = known[key]
         if possible or fabric.CLIQUE in labels[name]:
-            reach[name] = rate
+            reach[name] = rate if machine.software.p2p else None
     return reach
 
 

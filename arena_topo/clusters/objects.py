@@ -10,7 +10,7 @@ from arena_topo.topology import decoding
 Object = Mapping[str, Any]
 
 
-def of(parent: Object, key: str) -> Object:
+def mapping_at(parent: Object, key: str) -> Object:
     """The mapping under a key; empty if absent or null; TypeError for another type."""
     value = parent.get(key)
     if value is None:
@@ -33,6 +33,6 @@ def items(parent: Object, key: str) -> list[Object]:
     return value
 
 
-def misfit(error: Exception) -> str:
+def invalid_object_text(error: Exception) -> str:
     """The error of an invalid object, as a text: `spec.taints: expected a list, got a mapping`."""
-    return ": ".join(filter(None, decoding.misfit(error)))
+    return ": ".join(filter(None, decoding.decoding_error(error)))

@@ -28,17 +28,20 @@ from arena_topo.clusters.records import (
     SliceRecord,
     TopologyRecord,
     Unread,
-    read,
+    record_of,
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
 from arena_topo.notes import Note, Notes
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 from arena_topo.topology import (
+    CORDONED,
     GPU_RESOURCES,
     MOST_GPUS,
+    NOT_READY,
     ORDINARY,
     TAINT,
+    USUAL,
     Cluster,
     GPUSet,
     Knowledge,
@@ -46,6 +49,7 @@ from arena_topo.topology import (
     Node,
     NodeGPUs,
     NodeName,
+    Software,
     calibrated,
     count,
     documents,
@@ -87,10 +91,10 @@ def cluster(
     is not known, the newest time of an agent counts as now. Every node has as many domains as the
     cluster has tiers. `notes` of the cluster name each invalid object and its consequence.
     """
-    return Reader(source=source, file=file).read(objects, now=now).cluster
+    return ClusterReader(source=source, file=file).read(objects, now=now).cluster
 
 
-class Reader:
+class ClusterReader:
     """A reader for clusters of one origin.
 
     Machines and the network are cached for the same records of nodes, ConfigMaps, slices and
@@ -109,7 +113,7 @@ class Reader:
         records: dict[str, list[Any]] = defaultdict(list)
         unread: list[Note] = []
         for item in objects:
-            entry = item if isinstance(item, Record | Unread) else read(item)
+            entry = item if isinstance(item, Record | Unread) else record_of(item)
             if isinstance(entry, Unread):
                 unread.append(entry.note)
             elif entry is not None:
@@ -148,14 +152,19 @@ class _Inventory:
         self._devices = slices.devices(
             records[SliceRecord.kind], present, self._machines.uuids, self._notes
         )
-        cards = _Cards(file)
+        cards, software = _Cards(file), _NodeSoftware(file)
         machines = {
-            name: cards.of(
-                self._machines.of(node, present[name], self._devices.nodes.get(name)), node.labels
+            name: software.of(
+                cards.of(
+                    self._machines.of(node, present[name], self._devices.nodes.get(name)),
+                    node.labels,
+                ),
+                node.labels,
             )
             for name, node in nodes.items()
         }
         self._notes += cards.notes()
+        self._notes += software.notes()
         self._joined = network.joining(
             {name: gpus.machine for name, gpus in machines.items()},
             {name: _where(node.labels, machines[name]) for name, node in nodes.items()},
@@ -251,7 +260,7 @@ class _Cards:
         key = (id(machine.nics), len(machine.gpus), at, instance)
         if key not in self._made:
             equipped = (
-                presets.with_nics(machine, instance)
+                presets.with_instance_nics(machine, instance)
                 if at is None
                 else self._entries[at].nics.of(machine)
             )
@@ -269,6 +278,40 @@ class _Cards:
                 "unused NICs",
                 f"{self._where}: nics[{at}] is not used: no node has the label"
                 f" {entry.label}={entry.value}",
+            )
+
+
+class _NodeSoftware:
+    """The software of each node, from the fabric file."""
+
+    def __init__(self, file: FabricFile | None) -> None:
+        self._where = "" if file is None else file.where
+        self._entries = () if file is None else file.software
+        self._site = USUAL if file is None else file.site
+        self._unused = dict(enumerate(self._entries))
+
+    def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
+        """The machine of a node with these labels, with its software."""
+        for at, entry in enumerate(self._entries):
+            if not entry.label or labels.get(entry.label) == entry.value:
+                self._unused.pop(at, None)
+                return self._with(known, entry.software.beside(self._site))
+        return self._with(known, known.machine.software.beside(self._site))
+
+    def _with(self, known: NodeGPUs, software: Software) -> NodeGPUs:
+        if software == known.machine.software:
+            return known
+        return replace(known, machine=replace(known.machine, software=software))
+
+    def notes(self) -> Iterable[Note]:
+        """Notes on unused entries of the file."""
+        for at, entry in self._unused.items():
+            label = f"{entry.label}={entry.value}"
+            why = f"no node has the label {label}" if entry.label else "entries above match all"
+            yield Note(
+                f"software[{at}]",
+                "unused software",
+                f"{self._where}: software[{at}] is not used: {why}",
             )
 
 
@@ -298,7 +341,7 @@ class _Machines:
         self.kubelets: dict[str, published.Allocations] = {}
         self.uuids: dict[str, tuple[str, ...]] = {}
         believed = [entry for entry in config_maps if entry.believed]
-        order = published.NAMESPACES.index
+        order = published.TRUSTED_NAMESPACES.index
         for entry in sorted(believed, key=lambda entry: order(entry.namespace)):
             node = entry.data.get("nodeName") or entry.labels.get(published.NODE_LABEL)
             if not node:
@@ -340,12 +383,12 @@ class _Machines:
         looked = {
             node: at
             for node, config_map in self._config_maps.items()
-            if (at := published.moment(config_map.data.get(published.OBSERVED))) is not None
+            if (at := published.parse_time(config_map.data.get(published.OBSERVED))) is not None
         }
         if now is None:
             now = max(looked.values(), default=0.0)
         for node, at in looked.items():
-            if now - at > published.STALE:
+            if now - at > published.STALE_REPORT_SECONDS:
                 yield Note(
                     node,
                     "stale agent",
@@ -401,7 +444,7 @@ class _Machines:
             return known
         key = (tuple(sorted(_describing(labels))), offered)
         if key not in self._parsed:
-            machine = nodelabels.from_labels(name, labels, offered)
+            machine = nodelabels.machine_from_labels(name, labels, offered)
             self._parsed[key] = NodeGPUs(machine=machine, healthy=machine.everything)
         return _renamed(self._parsed[key], name)
 
@@ -428,7 +471,7 @@ class _Machines:
             for lost, complaint in complaints.items():
                 self._skip(config_map, lost, complaint, name)
             if "linkType" in complaints:
-                machine = nodelabels.from_labels(name, labels, len(known.machine.gpus))
+                machine = nodelabels.machine_from_labels(name, labels, len(known.machine.gpus))
                 known = replace(known, machine=machine)
             if not complaints:
                 self._parsed[key] = known
@@ -507,7 +550,7 @@ def _present(node: NodeRecord) -> int:
 
 
 def _counted(node: NodeRecord, label: str) -> int:
-    return whole(node.labels.get(label, "")) or 0
+    return parse_count(node.labels.get(label, "")) or 0
 
 
 def _possible(gpus: int) -> int:
@@ -554,16 +597,19 @@ class _Idle:
         """The node with its use."""
         healthy = self._known.healthy
         free, unattributed = _free(self.name, self._known, use, notes)
-        unattributed += count(healthy) - self._usable
-        if unattributed >= count(free):
-            # Then every GPU is in use, and the indexes do not matter.
+        broken = count(healthy) - self._usable if self._usable else 0
+        unattributed = min(count(free), unattributed + broken)
+        if not self._usable or (unattributed == count(free) and not broken):
+            # Then every GPU is in use or broken, and the indexes do not matter.
             free, unattributed = GPUSet(0), 0
         return self._node(
             free=free,
             unattributed=unattributed,
+            broken=broken,
             cpu=_remaining(self._cpu, use.cpu),
             memory=_whole(_remaining(self._memory, use.memory)),
             foreign=use.foreign,
+            holders=tuple(use.holdings()),
         )
 
 
@@ -608,5 +654,5 @@ def _whole(memory: float | None) -> int | None:
 
 def _unavailable(node: NodeRecord) -> str | None:
     if node.ready not in {None, "True"}:
-        return "NotReady"
-    return "cordoned" if node.unschedulable else None
+        return NOT_READY
+    return CORDONED if node.unschedulable else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from arena_topo.clusters.objects import Object, of
+from arena_topo.clusters.objects import Object, mapping_at
 
-KUEUE = "Kueue"
+KUEUE_NAME = "Kueue"
 KUBE_QUEUE_NAME = "kube-queue"
 """The names of the queues that `suspender` knows, for people."""
 
@@ -18,14 +18,14 @@ _OPERATOR = "kubeflow.org/mpi-operator"
 """The value of `managedBy` for a job of the MPI operator."""
 
 
-def suspended(mpijob: Object) -> bool:
+def is_suspended(mpijob: Object) -> bool:
     """Whether the job is suspended for its operator; TypeError for an invalid object."""
-    return of(of(mpijob, "spec"), "runPolicy").get("suspend") is True
+    return mapping_at(mapping_at(mpijob, "spec"), "runPolicy").get("suspend") is True
 
 
 def manager(mpijob: Object) -> str | None:
     """The controller that `managedBy` names in place of the MPI operator; None without one."""
-    name = str(of(of(mpijob, "spec"), "runPolicy").get("managedBy") or _OPERATOR)
+    name = str(mapping_at(mapping_at(mpijob, "spec"), "runPolicy").get("managedBy") or _OPERATOR)
     return name if name != _OPERATOR else None
 
 
@@ -33,7 +33,7 @@ def suspender(mpijob: Object) -> str | None:
     """The queue that alone suspends and resumes a job, by its labels or annotations, or None."""
     meta, managed = mpijob["metadata"], manager(mpijob)
     if (meta.get("labels") or {}).get(KUEUE_LABEL) or "kueue" in (managed or ""):
-        return KUEUE
+        return KUEUE_NAME
     if KUBE_QUEUE in (meta.get("annotations") or {}):
         return KUBE_QUEUE_NAME
     return managed
@@ -44,7 +44,7 @@ def queuing(mpijob: Object, *, pods: bool) -> str | None:
 
     `pods`: whether the job has pods.
     """
-    if suspended(mpijob):
+    if is_suspended(mpijob):
         return suspender(mpijob)
     # With kube-queue's annotation the operators that know it hold a job without `suspend`.
     notes = mpijob["metadata"].get("annotations") or {}

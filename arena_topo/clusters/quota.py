@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 
-from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.usage import amount, requested
+from arena_topo.clusters.objects import Object, items, mapping_at
+from arena_topo.clusters.rules import parse_quantity, pod_request
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.cause import Cause, CauseCode, because
 
@@ -26,7 +26,7 @@ _REFUSED = re.compile(r"\b(exceeded|failed) quota: ")
 resourcequota)."""
 
 
-def refusal(text: str) -> Cause:
+def quota_cause(text: str) -> Cause:
     """The cause of a refusal by the server to create an object of a gang."""
     by_quota = _REFUSED.search(text) is not None
     return because(CauseCode.QUOTA_REFUSED if by_quota else CauseCode.TEXT, text=text)
@@ -53,21 +53,24 @@ def shortfall(
         needs[name] += value
     for name, value in _claimed(held).items():
         needs[name] -= value
-    freed = _of_pods((1, of(pod, "spec")) for pod in ending)
+    freed = _of_pods((1, mapping_at(pod, "spec")) for pod in ending)
     classes = {
-        str(of(of(role, "template"), "spec").get("priorityClassName") or "")
-        for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
+        str(mapping_at(mapping_at(role, "template"), "spec").get("priorityClassName") or "")
+        for role in mapping_at(mapping_at(mpijob, "spec"), "mpiReplicaSpecs").values()
     }
     for quota in quotas:
         if not _concerns(quota, classes):
             continue
-        status = of(quota, "status")
-        hard, used = of(status, "hard") or of(of(quota, "spec"), "hard"), of(status, "used")
+        status = mapping_at(quota, "status")
+        hard, used = (
+            mapping_at(status, "hard") or mapping_at(mapping_at(quota, "spec"), "hard"),
+            mapping_at(status, "used"),
+        )
         for key, limit in hard.items():
             needed = needs.get(_SYNONYMS.get(key, key), 0.0)
             try:
-                remaining = amount(limit) - amount(used.get(key))
-                remaining += min(amount(used.get(key)), freed[_SYNONYMS.get(key, key)])
+                remaining = parse_quantity(limit) - parse_quantity(used.get(key))
+                remaining += min(parse_quantity(used.get(key)), freed[_SYNONYMS.get(key, key)])
             except ValueError:
                 continue
             if needed > max(0.0, remaining):
@@ -84,8 +87,8 @@ def shortfall(
 def _needs(mpijob: Manifest) -> dict[str, float]:
     """The use of all pods of a job, by the names that quotas have."""
     return _of_pods(
-        (int(role.get("replicas", 1)), of(of(role, "template"), "spec"))
-        for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
+        (int(role.get("replicas", 1)), mapping_at(mapping_at(role, "template"), "spec"))
+        for role in mapping_at(mapping_at(mpijob, "spec"), "mpiReplicaSpecs").values()
     )
 
 
@@ -107,8 +110,8 @@ def _claimed(claims: Iterable[Object]) -> dict[str, float]:
         if claim.get("kind", "ResourceClaim") != "ResourceClaim":
             continue
         total["count/resourceclaims.resource.k8s.io"] += 1
-        for request in items(of(of(claim, "spec"), "devices"), "requests"):
-            exactly = of(request, "exactly")
+        for request in items(mapping_at(mapping_at(claim, "spec"), "devices"), "requests"):
+            exactly = mapping_at(request, "exactly")
             name = f"{exactly.get('deviceClassName')}.deviceclass.resource.k8s.io/devices"
             total[name] += float(exactly.get("count", 1))
     return total
@@ -118,19 +121,19 @@ def _of_pod(pod: Object) -> dict[str, float]:
     """The use of a pod, by the rule of the scheduler; invalid quantities are skipped."""
     use: dict[str, float] = {}
     for container in (*items(pod, "containers"), *items(pod, "initContainers")):
-        resources = of(container, "resources")
-        for name in {*of(resources, "limits"), *of(resources, "requests")}:
+        resources = mapping_at(container, "resources")
+        for name in {*mapping_at(resources, "limits"), *mapping_at(resources, "requests")}:
             with suppress(ValueError):
-                use[f"requests.{name}"] = requested(pod, name)
-                use[f"limits.{name}"] = requested(pod, name, limits=True)
+                use[f"requests.{name}"] = pod_request(pod, name)
+                use[f"limits.{name}"] = pod_request(pod, name, limits=True)
     return use
 
 
 def _concerns(quota: Object, classes: set[str]) -> bool:
-    spec = of(quota, "spec")
+    spec = mapping_at(quota, "spec")
     if not set(spec.get("scopes") or ()) <= {"NotTerminating", "NotBestEffort"}:
         return False
-    for term in items(of(spec, "scopeSelector"), "matchExpressions"):
+    for term in items(mapping_at(spec, "scopeSelector"), "matchExpressions"):
         values = set(term.get("values") or ())
         fits = {
             "In": bool(values & classes),

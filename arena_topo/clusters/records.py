@@ -14,39 +14,40 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.queues import suspended, suspender
-from arena_topo.clusters.usage import (
-    ACK_ALLOCATION,
+from arena_topo.clusters.objects import Object, items, mapping_at
+from arena_topo.clusters.queues import is_suspended, suspender
+from arena_topo.clusters.rules import (
     OVER,
     REQUIRED,
-    amount,
     gpu_count,
     job_over,
-    requested,
+    parse_quantity,
+    pod_request,
+    worker_pod_template,
     worker_replicas,
-    worker_template,
 )
 from arena_topo.escaping import brief
 from arena_topo.manifests import (
     FORECAST,
-    FORMAT,
+    FORMAT_ANNOTATION,
     GATE,
     GPU_GROUP,
     GPU_VISIBLE,
     GUARANTEE,
     MAP,
+    RESERVED_ANNOTATION,
     STATE,
+    reserves,
 )
-from arena_topo.manifests.annotations import asked, parse_map
+from arena_topo.manifests.annotations import parse_map, recorded_request
 from arena_topo.names import is_subdomain
 from arena_topo.notes import Note
 from arena_topo.topology import Taint, published
-from arena_topo.topology.decoding import misfit
+from arena_topo.topology.decoding import decoding_error
 from arena_topo.topology.fabric import Level, levels_of
 from arena_topo.topology.nics import is_rdma
 
-KUEUE = "kueue.x-k8s.io"
+KUEUE_GROUP = "kueue.x-k8s.io"
 """The API group of the `Topology` that describes the network."""
 
 DRA = "resource.k8s.io"
@@ -57,16 +58,23 @@ CORE_GIVEN = "gpushare.alibabacloud.com/core-percentage"
 MEMORY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 """ACK's annotations about a pod's share of a GPU: JSON by container, and an index."""
 
+ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
+"""JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
+(koordinator, pkg/scheduler/plugins/ack/gputopology)."""
+
 GPU_PREFIXES = ("nvidia.com/", "aliyun.com/")
 
-NOWHERE = "N/A"
+NOT_AVAILABLE = "N/A"
 
-Device = tuple[str, str, str]
+DeviceId = tuple[str, str, str]
 """The identity of a device in a cluster: its driver, its pool, its name in the pool."""
+
+Workers = tuple[tuple[int, str, tuple[int, ...]], ...]
+"""Places of workers: index, node, GPUs."""
 
 _ANNOTATIONS = frozenset(
     {
-        *(GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT),
+        *(GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT_ANNOTATION),
         *(MEMORY_GIVEN, CORE_GIVEN, MEMORY_INDEX),
     }
 )
@@ -81,7 +89,7 @@ deviceattribute)."""
 
 _GROUPS = {
     "MPIJob": "kubeflow.org",
-    "Topology": KUEUE,
+    "Topology": KUEUE_GROUP,
     "ResourceSlice": DRA,
     "ResourceClaim": DRA,
 }
@@ -114,18 +122,20 @@ class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
     """A node.
 
     `ready` is the status of its condition Ready, None without one. `allocatable` and `capacity` are
-    the quantities of the resources that are read: CPU, memory, GPUs and RDMA.
+    the quantities of the resources that are read: CPU, memory, GPUs and RDMA. `evicting` are its
+    NoExecute taints, each with the time since which it holds (Unix seconds), if that is known.
     """
 
     kind: ClassVar[str] = "Node"
 
     labels: dict[str, str]
     taints: tuple[Taint, ...] = ()
+    evicting: tuple[tuple[Taint, float | None], ...] = ()
     unschedulable: bool = False
     ready: str | None = None
     allocatable: dict[str, float] | None = None
     capacity: dict[str, float] | None = None
-    address: str = NOWHERE
+    address: str = NOT_AVAILABLE
 
     @property
     def offers(self) -> dict[str, float]:
@@ -167,19 +177,21 @@ class PodRecord(Record, frozen=True, kw_only=True, gc=False):
     @property
     def ours(self) -> bool:
         """Whether arena-topo placed it."""
-        return FORMAT in self.annotations
+        return FORMAT_ANNOTATION in self.annotations
 
 
 class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     """An MPIJob, and the placement recorded on it, as far as it counts.
 
     `workers` are tuples of index, node and GPUs; a worker holds at most `each` GPUs. Unless the
-    GPUs are `exact`, the kubelet picks them.
+    GPUs are `exact`, the kubelet picks them. `reserved` are those that wait for its next start,
+    beyond the GPUs of `workers`.
     """
 
     kind: ClassVar[str] = "MPIJob"
 
-    workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
+    workers: Workers = ()
+    reserved: Workers = ()
     each: int = 0
     exact: bool = True
     suspended: bool = False
@@ -265,7 +277,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
 
     ours: bool
     users: tuple[str, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceId, ...]
 
     def belongs(self, pods: Collection[tuple[str, str]]) -> bool:
         """Whether the claim is of a job of arena-topo, which placed these pods (namespace, name).
@@ -316,12 +328,12 @@ def record(
     *,
     status_of: StatusOf | None = None,
 ) -> Record | Unread:
-    """The record of an object of one of `KINDS`; KeyError for another kind.
+    """The record of an object of one of `RECORD_KINDS`; KeyError for another kind.
 
     An invalid pod on a node becomes the record of a pod that may hold every GPU there. `status_of`
     is called for pods that may hold GPUs.
     """
-    _, make = KINDS[kind]
+    _, make = RECORD_KINDS[kind]
     data: Any = item
     try:
         if isinstance(item, Mapping):
@@ -330,7 +342,7 @@ def record(
     except RecursionError:
         return Unread(expected=kind, name=_name(data), path="", reason="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        path, reason = misfit(error)
+        path, reason = decoding_error(error)
         unread = Unread(expected=kind, name=_name(data), path=path, reason=reason)
         return unread if kind != "Pod" else _invalid_pod(data, unread)
     if status_of is None or not isinstance(made, PodRecord) or not (made.asks or made.claims):
@@ -342,7 +354,7 @@ def record(
     return msgspec.structs.replace(made, status=status)
 
 
-def read(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
+def record_of(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
     """The record of an object, by the kind in the object; None for a kind that is not read."""
     kind = known_kind(item.get("kind"), item.get("apiVersion"))
     return None if kind is None else record(kind, item, status_of=status_of)
@@ -350,7 +362,7 @@ def read(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread 
 
 def known_kind(kind: object, version: object) -> str | None:
     """The kind if it is read; other API groups have kinds of the same names."""
-    if not isinstance(kind, str) or kind not in KINDS:
+    if not isinstance(kind, str) or kind not in RECORD_KINDS:
         return None
     # Items of a bare list may lack their version. That of the core group is `v1` alone.
     known = version is None or str(version).rpartition("/")[0] == _GROUPS.get(kind, "")
@@ -372,10 +384,10 @@ list."""
 
 
 def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
-    """The page reader for lists of one of `KINDS`."""
+    """The page reader for lists of one of `RECORD_KINDS`."""
     # Whole pages are decoded at once; if that fails, item by item, so that one invalid object does
     # not hide the others.
-    forms = [msgspec.Raw] if status_of or kind == "MPIJob" else [KINDS[kind][0], msgspec.Raw]
+    forms = [msgspec.Raw] if status_of or kind == "MPIJob" else [RECORD_KINDS[kind][0], msgspec.Raw]
     decoders = [msgspec.json.Decoder(_Page[form]) for form in forms]  # type: ignore[valid-type]
 
     def read_page(data: bytes) -> Mapping[str, Any] | None:
@@ -391,15 +403,15 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
     return read_page
 
 
-def _invalid_pod(one: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unread:
+def _invalid_pod(raw: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unread:
     """The record of a pod that does not fit its type, if its node is known and it is not over."""
     try:
-        pod = msgspec.json.decode(one if isinstance(one, msgspec.Raw) else msgspec.json.encode(one))
-        node = of(pod, "spec").get("nodeName")
+        pod = msgspec.json.decode(raw if isinstance(raw, msgspec.Raw) else msgspec.json.encode(raw))
+        node = mapping_at(pod, "spec").get("nodeName")
     except (AttributeError, RecursionError, TypeError, ValueError):
         return unread
     with suppress(TypeError):
-        if of(pod, "status").get("phase") in OVER:
+        if mapping_at(pod, "status").get("phase") in OVER:
             return unread
     if not isinstance(node, str) or not node:
         return unread
@@ -441,6 +453,7 @@ class _Entry(_Foreign, frozen=True, gc=False):
     key: str | None = None
     value: str | None = None
     effect: str | None = None
+    time_added: str | None = None
     type: str | None = None
     status: str | None = None
     address: str | None = None
@@ -488,18 +501,25 @@ def _node(node: _Node) -> NodeRecord:
         raise ValueError("no node can be called so")
     ready = [entry.status for entry in status.conditions or () if entry.type == "Ready"]
     addresses = [address.address for address in status.addresses or ()]
+    taints = [
+        (
+            Taint(
+                key=taint.key or "", value=taint.value or "", effect=taint.effect or "NoSchedule"
+            ),
+            published.parse_time(taint.time_added),
+        )
+        for taint in spec.taints or ()
+    ]
     return NodeRecord(
         name=meta.name,
         labels=meta.labels or {},
-        taints=tuple(
-            Taint(key=taint.key or "", value=taint.value or "", effect=taint.effect or "NoSchedule")
-            for taint in spec.taints or ()
-        ),
+        taints=tuple(taint for taint, _ in taints),
+        evicting=tuple((taint, at) for taint, at in taints if taint.effect == "NoExecute"),
         unschedulable=spec.unschedulable is True,
         ready=(ready[0] or "Unknown") if ready else None,
         allocatable=_quantities(status.allocatable),
         capacity=_quantities(status.capacity),
-        address=(addresses and addresses[0]) or NOWHERE,
+        address=(addresses and addresses[0]) or NOT_AVAILABLE,
     )
 
 
@@ -512,7 +532,7 @@ def _quantities(offers: dict[str, Any] | None) -> dict[str, float] | None:
     """The quantities of the resources that are read; ValueError for an invalid quantity."""
     if offers is None:
         return None
-    return {name: amount(quantity) for name, quantity in offers.items() if _is_read(name)}
+    return {name: parse_quantity(quantity) for name, quantity in offers.items() if _is_read(name)}
 
 
 _NULL = msgspec.Raw(b"null")
@@ -568,7 +588,7 @@ def _pod(pod: _Pod) -> PodRecord:
     namespace = meta.namespace or ""
     over = status.phase in OVER
     node = None if over else spec.node_name
-    if node is None and not over and FORMAT in notes:
+    if node is None and not over and FORMAT_ANNOTATION in notes:
         node = _promised(spec)
     if node is None:
         return PodRecord(
@@ -593,7 +613,7 @@ def _pod(pod: _Pod) -> PodRecord:
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
         extended=None if extended is None else extended.resource_claim_name or "",
         # A pod without a start time has no devices from a kubelet.
-        started=published.moment(status.start_time),
+        started=published.parse_time(status.start_time),
         asks=requests.limits if bound else {},
         notes=tuple(
             Note(
@@ -630,14 +650,14 @@ def _requests_in(spec: bytes) -> _Requests:
             return None
 
     gpus = counted(lambda: gpu_count(pod), "every GPU of node {node} counts as in use")
-    cpu = counted(lambda: requested(pod, "cpu"), "its CPU on node {node} is not counted")
-    memory = counted(lambda: requested(pod, "memory"), "its memory on node {node} is not counted")
+    cpu = counted(lambda: pod_request(pod, "cpu"), "its CPU on node {node} is not counted")
+    memory = counted(lambda: pod_request(pod, "memory"), "its memory on node {node} is not counted")
     limits: dict[str, float] = defaultdict(float)
     for container in items(pod, "containers") if gpus is not None else ():
-        for resource, quantity in of(of(container, "resources"), "limits").items():
+        for resource, quantity in mapping_at(mapping_at(container, "resources"), "limits").items():
             if resource.startswith(GPU_PREFIXES):
                 with suppress(ValueError):
-                    limits[resource] += amount(quantity)
+                    limits[resource] += parse_quantity(quantity)
     return _Requests(
         gpus=None if gpus is None else int(gpus),
         cpu=cpu or 0.0,
@@ -667,7 +687,7 @@ def _promised(spec: _PodSpec) -> str | None:
     """
     if spec.affinity is None or any(gate.name == GATE for gate in spec.scheduling_gates or ()):
         return None
-    required = of(of(spec.affinity, "nodeAffinity"), REQUIRED)
+    required = mapping_at(mapping_at(spec.affinity, "nodeAffinity"), REQUIRED)
     # An empty term matches no node.
     terms = [term for term in items(required, "nodeSelectorTerms") if term]
     nodes = {_only_node(items(term, "matchFields")) for term in terms}
@@ -686,30 +706,48 @@ def _only_node(fields: list[Object]) -> str | None:
 
 def _job(mpijob: dict[str, Any]) -> JobRecord:
     meta = msgspec.convert(mpijob.get("metadata"), _Meta)
-    bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=suspended(mpijob))
+    bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=is_suspended(mpijob))
     notes = meta.annotations or {}
     # A job that its queue has suspended holds no GPUs, even if its annotations record some.
     idle = bare.suspended and suspender(mpijob) is not None
-    placed = notes.get(STATE) == "placed" and MAP in notes and not idle
-    if not placed or meta.deletion_timestamp is not None or job_over(mpijob):
+    state = notes.get(STATE, "")
+    placed = reserves(state) and MAP in notes and not idle
+    kept = RESERVED_ANNOTATION in notes and state not in {"", "held"} and not idle
+    if not (placed or kept) or meta.deletion_timestamp is not None or job_over(mpijob):
         return bare
     try:
-        workers = parse_map(notes[MAP])
+        workers = parse_map(notes[MAP]) if placed else ()
+        reserved = parse_map(notes[RESERVED_ANNOTATION]) if kept else ()
         replicas, each = _size_of(mpijob)
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
         return msgspec.structs.replace(
             bare, notes=(Note(bare.path, "unreadable placement", wrong),)
         )
-    count = len(workers) if replicas is None else replicas
-    greedy = count < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
+    count = max(len(workers), len(reserved)) if replicas is None else replicas
+    greedy = max(len(workers), len(reserved)) > count or any(
+        len(gpus) > each for _, _, gpus in (*workers, *reserved)
+    )
     more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
     return msgspec.structs.replace(
         bare,
         workers=tuple(workers[:count]),
+        reserved=_beyond(workers[:count], reserved[:count]),
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
         notes=(Note(bare.path, "larger placement", more),) if greedy else (),
+    )
+
+
+def _beyond(workers: Workers, reserved: Workers) -> Workers:
+    """The reserved places that are not among those of the workers."""
+    known = {(node, gpu) for _, node, gpus in workers for gpu in gpus}
+    unnamed = {(index, node) for index, node, gpus in workers if not gpus}
+    return tuple(
+        (index, node, others)
+        for index, node, gpus in reserved
+        if (others := tuple(gpu for gpu in gpus if (node, gpu) not in known))
+        or (not gpus and (index, node) not in unnamed)
     )
 
 
@@ -719,14 +757,14 @@ def _size_of(job: Object) -> tuple[int | None, int]:
     Pods with claims have no limits that tell the number; then it follows from the request to the
     solver, divided among the pods.
     """
-    spec = of(worker_template(job), "spec")
+    spec = mapping_at(worker_pod_template(job), "spec")
     if not items(spec, "containers"):
         # The operator makes no pods of it, and its record is never withdrawn (`queue.queued`).
         raise ValueError("its workers have no containers")
     workers, each = worker_replicas(job), gpu_count(spec)
     if not isinstance(workers, int) or workers < 0:
         workers = None
-    if (workers is None or not each) and (request := asked(job)):
+    if (workers is None or not each) and (request := recorded_request(job)):
         requested_workers = _number(request.get("workers", 1))
         workers = requested_workers if workers is None else workers
         if workers and not each:
@@ -742,7 +780,9 @@ def _number(value: object) -> int:
 
 def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
     """The guarantee of a recorded placement; before the start it is in the job's forecast."""
-    guarantee = of(of(worker_template(job), "metadata"), "annotations").get(GUARANTEE)
+    guarantee = mapping_at(mapping_at(worker_pod_template(job), "metadata"), "annotations").get(
+        GUARANTEE
+    )
     if guarantee is None:
         with suppress(KeyError, ValueError, AttributeError, RecursionError):
             guarantee = msgspec.json.decode(notes[FORECAST]).get("guarantee")
@@ -758,7 +798,7 @@ def _config_map(config_map: _ConfigMap) -> ConfigMapRecord:
     meta = config_map.metadata
     labels, notes = meta.labels or {}, meta.annotations or {}
     believed = (
-        meta.namespace in published.NAMESPACES
+        meta.namespace in published.TRUSTED_NAMESPACES
         and labels.get(published.SCHEDULE_LABEL) == "topology"
     )
     knowledge = published.KNOWLEDGE_ANNOTATION
@@ -896,7 +936,8 @@ def _claim(claim: _Claim) -> ClaimRecord:
     return ClaimRecord(
         name=meta.name,
         namespace=meta.namespace or "",
-        ours=FORMAT in (meta.annotations or {}) or any(owner.kind == "MPIJob" for owner in owners),
+        ours=FORMAT_ANNOTATION in (meta.annotations or {})
+        or any(owner.kind == "MPIJob" for owner in owners),
         users=tuple(name for name in users if name is not None),
         # Admin access (monitoring) allocates no device.
         devices=tuple(
@@ -907,7 +948,7 @@ def _claim(claim: _Claim) -> ClaimRecord:
     )
 
 
-KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
+RECORD_KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
     "Node": (_Node, _node),
     "Pod": (_Pod, _pod),
     "MPIJob": (dict[str, Any], _job),
@@ -918,4 +959,4 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
 }
 """The kinds that are read: the decoded type, and the function that makes the record."""
 
-_DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}
+_DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in RECORD_KINDS.items()}

@@ -7,15 +7,21 @@ reading it, and aliases are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 DEEPEST = 100
 """Levels of nesting; a Kubernetes object has some 30, and Python's stack allows some 200."""
 
 _LONGEST = 100
 """Characters of a number; Python converts at most 4,300 digits."""
+
+
+_TOO_DEEP = "is nested too deeply"
+
+_DEEP_IN_LIBYAML = "exceeded maximum nesting depth"
+"""The error of libyaml 0.2.6 for 1,000 levels, which it scans ahead (src/scanner.c)."""
 
 
 class Excess(Exception):
@@ -37,7 +43,7 @@ def documents(text: str | bytes, *, most: int | None = None) -> Iterator[Any]:
     yield from yaml.load_all(text, Loader=_loader())
 
 
-def document(text: str | bytes, *, most: int) -> Any:
+def parse_document(text: str | bytes, *, most: int) -> Any:
     """The one document of a small text; None if it is empty. Errors as of `documents`."""
     _examine(text, most)
     loader = _loader()(text)
@@ -47,11 +53,56 @@ def document(text: str | bytes, *, most: int) -> Any:
         loader.dispose()
 
 
+class YamlLines(NamedTuple):
+    """The line of each value of a text by its path (`levels[0].name`), from 1 on.
+
+    `repeated` is the path of a key that a mapping has twice, with the line of the second.
+    """
+
+    of: Mapping[str, int]
+    repeated: tuple[str, int] | None = None
+
+
+def key_lines(text: str, *, most: int) -> YamlLines:
+    """The lines of a small text in YAML or JSON. Errors as of `documents`."""
+    import yaml
+
+    _examine(text, most)
+    line_numbers: dict[str, int] = {}
+    repeated: list[tuple[str, int]] = []
+
+    def walk(node: Any, path: str) -> None:
+        line_numbers[path] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            keys = set()
+            for key, value in node.value:
+                inner = f"{path}.{key.value}".strip(".")
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in keys:
+                        repeated.append((inner, key.start_mark.line + 1))
+                    keys.add(key.value)
+                    walk(value, inner)
+                    # A list or a mapping starts on the line after its key.
+                    line_numbers[inner] = key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode):
+            for at, value in enumerate(node.value):
+                walk(value, f"{path}[{at}]")
+
+    loader = _loader()(text)
+    try:
+        root = loader.get_single_node()
+    finally:
+        loader.dispose()
+    if root is not None:
+        walk(root, "")
+    return YamlLines(line_numbers, repeated[0] if repeated else None)
+
+
 def _examine(text: str | bytes, most: int | None) -> None:
     import yaml
 
     depth = values = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for event in _events(text):
         if isinstance(event, yaml.events.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.events.AliasEvent):
@@ -60,9 +111,21 @@ def _examine(text: str | bytes, most: int | None) -> None:
             values += 1
             depth += isinstance(event, yaml.events.CollectionStartEvent)
             if depth > DEEPEST:
-                raise Excess("is nested too deeply", event.start_mark)
+                raise Excess(_TOO_DEEP, event.start_mark)
             if most is not None and values > most:
                 raise Excess(f"has more than {most:,} values", event.start_mark)
+
+
+def _events(text: str | bytes) -> Iterator[Any]:
+    """The events of a text; Excess if the scanner meets too many levels before the first one."""
+    import yaml
+
+    try:
+        yield from yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        if error.problem == _DEEP_IN_LIBYAML and error.problem_mark is not None:
+            raise Excess(_TOO_DEEP, error.problem_mark) from error
+        raise
 
 
 @cache

@@ -16,9 +16,10 @@ _VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
 _REQUIREMENT = re.compile(
     rf"\s*(?:!\s*(?P<absent>{_KEY.replace('key', 'no')})"
     rf"|{_KEY}(?:\s*(?P<sign>==|=|!=)\s*(?P<value>{_VALUE})"
-    rf"|\s+(?P<word>in|notin)\s*\((?P<values>\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\))?)\s*",
+    r"|\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\))?)\s*",
     re.ASCII,
 )
+_WHOLE_VALUE = re.compile(_VALUE, re.ASCII)
 Requirement = tuple[str, frozenset[str] | None, bool]
 
 _FORM = "expected labels such as team=vision, team in (vision,speech), owner or !owner"
@@ -42,7 +43,10 @@ class LabelSelector(msgspec.Struct, frozen=True, kw_only=True):
             match = _REQUIREMENT.match(text, at)
             if match is None or (match.end() < len(text) and text[match.end()] != ","):
                 raise ValueError(f"{_FORM}, got {text!r}")
-            requirements.append(_requirement(match))
+            requirement = _requirement(match)
+            if not all(map(_WHOLE_VALUE.fullmatch, requirement[1] or ())):
+                raise ValueError(f"{_FORM}, got {text!r}")
+            requirements.append(requirement)
             at = match.end() + 1
             if at == len(text):  # a comma with nothing after it
                 raise ValueError(f"{_FORM}, got {text!r}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from arena_topo.clusters.records import DRA, ClaimRecord, Device, Gpu, SliceRecord
+from arena_topo.clusters.records import DRA, ClaimRecord, DeviceId, Gpu, SliceRecord
 from arena_topo.notes import Note, Notes
 from arena_topo.topology import (
     GPU,
@@ -30,7 +30,7 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import model_of
 
-GROUP = DRA
+DRA_GROUP = DRA
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 """API versions whose slices have one shape, best first; the last nests it under `basic`."""
@@ -40,7 +40,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of all drivers: the GPUs by node, and for each device its node and its GPU."""
 
     nodes: Mapping[str, NodeGPUs] = {}
-    places: Mapping[Device, tuple[str, GPUSet]] = {}
+    places: Mapping[DeviceId, tuple[str, GPUSet]] = {}
 
 
 class _Pool(msgspec.Struct):
@@ -114,7 +114,7 @@ def devices(
                 )
             pool.devices += fresh
     nodes: dict[str, NodeGPUs] = {}
-    places: dict[Device, tuple[str, GPUSet]] = {}
+    places: dict[DeviceId, tuple[str, GPUSet]] = {}
     shapes: dict[object, Machine] = {}
     for node, drivers in pools_of.items():
         driver, *others = sorted(drivers, key=lambda name: (-len(drivers[name].gpus), name))
@@ -246,7 +246,7 @@ class Allocated(msgspec.Struct, kw_only=True):
 
 def allocated(
     claims: Iterable[ClaimRecord],
-    places: Mapping[Device, tuple[str, GPUSet]],
+    places: Mapping[DeviceId, tuple[str, GPUSet]],
     ours: Collection[tuple[str, str]],
 ) -> Allocated:
     """The allocations of claims.

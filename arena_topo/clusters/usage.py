@@ -9,150 +9,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, of
+from arena_topo.clusters.records import ACK_ALLOCATION, JobRecord, PodRecord
 from arena_topo.manifests import GPU_GROUP, GUARANTEE
 from arena_topo.notes import Notes
-from arena_topo.numbers import quantity
-from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
+from arena_topo.topology import GPUSet, Holding, count, gpu_set, published
 
 if TYPE_CHECKING:
-    from arena_topo.clusters.records import JobRecord, PodRecord
     from arena_topo.clusters.slices import Allocated
-
-ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
-"""JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
-(koordinator, pkg/scheduler/plugins/ack/gputopology)."""
 
 _ALL = 1 << 20
 """More GPUs than any machine has: the count for a pod whose number of GPUs is unknown."""
 
-_KIBI = 1024.0
 
-_SHORT = 15
-"""Characters up to which a number, with `Ki` too, is certainly below the largest quantity."""
-
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-"""The field with the required node affinity of a pod."""
-
-EVICTED = "MPIJobEvicted"
-"""The reason with which mpi-operator reports a job as failed after the eviction of a worker."""
-
-OVER = ("Succeeded", "Failed")
-"""Phases in which a pod or a job holds no resources."""
-
-
-def _role(mpijob: Object, name: str) -> Object:
-    """The part of an MPIJob for its launcher or its workers, in any of the three versions."""
-    spec = of(mpijob, "spec")
-    return of(of(spec, "mpiReplicaSpecs"), name) if "mpiReplicaSpecs" in spec else spec
-
-
-def worker_template(mpijob: Object) -> Object:
-    """The pod template of the workers; empty without one."""
-    return of(_role(mpijob, "Worker"), "template")
-
-
-def worker_replicas(mpijob: Object) -> object:
-    """The number of workers in an MPIJob, as written; None without one."""
-    return _role(mpijob, "Worker").get("replicas")
-
-
-def launcher_command(mpijob: Object) -> str:
-    """The command of an MPIJob's launcher; empty without one.
-
-    It includes the shell that runs it, if there is one, and has no quotes.
-    """
-    try:
-        template = of(_role(mpijob, "Launcher"), "template")
-        containers = items(of(template, "spec"), "containers")
-    except TypeError:
-        return ""
-    lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
-    return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)
-
-
-def job_over(mpijob: Object) -> bool:
-    """Whether the operator reports that the job has ended, for good.
-
-    mpi-operator reports a job as failed as soon as a worker is evicted, and goes on with it all the
-    same: it may be suspended and resumed (pkg/controller/mpi_job_controller.go, `isEvicted`).
-    """
-    status = of(mpijob, "status")
-    return status.get("launcherStatus") in OVER or any(
-        condition.get("type") in OVER
-        and condition.get("status") == "True"
-        and not (condition.get("reason") == EVICTED and not status.get("completionTime"))
-        for condition in items(status, "conditions")
-    )
-
-
-def pod_over(pod: Object) -> bool:
-    """Whether a pod has ended, so that it holds no resources."""
-    return of(pod, "status").get("phase") in OVER
-
-
-def gpu_count(pod_spec: Object) -> int:
-    """The GPUs that a pod holds: its limits, under either name of the resource.
-
-    TypeError or ValueError for invalid quantities.
-    """
-    return round(sum(requested(pod_spec, name, limits=True) for name in GPU_RESOURCES))
-
-
-def requested(pod_spec: Object, resource: str, *, limits: bool = False) -> float:
-    """A pod's request for a resource, or its limit, by the scheduler's rule for init containers.
-
-    Init containers run one after another before the others start; those with restart policy Always
-    keep running (kubernetes, pkg/api/v1/resource: PodRequests). TypeError or ValueError for an
-    invalid quantity.
-    """
-
-    def of_container(container: Object) -> float:
-        resources = of(container, "resources")
-        request = None if limits else of(resources, "requests").get(resource)
-        # The API server sets missing requests to the limits; a hand-written dump may lack them.
-        return amount(of(resources, "limits").get(resource) if request is None else request)
-
-    overhead = amount(of(pod_spec, "overhead").get(resource))
-    pod_level = of(of(pod_spec, "resources"), "limits" if limits else "requests").get(resource)
-    if pod_level is not None:
-        return amount(pod_level) + overhead
-    running = sum(map(of_container, items(pod_spec, "containers")))
-    sidecars = peak = 0.0
-    for container in items(pod_spec, "initContainers"):
-        request = of_container(container)
-        peak = max(peak, sidecars + request)
-        sidecars += request if container.get("restartPolicy") == "Always" else 0.0
-    return max(running + sidecars, peak) + overhead
-
-
-def amount(quantity: Any) -> float:
-    """The number of a Kubernetes quantity, 0 for None; ValueError for an invalid one."""
-    if quantity is None:
-        return 0.0
-    text = str(quantity)
-    # The usual form of GPUs and of memory; the memory differs from node to node, so no cache helps.
-    if len(text) <= _SHORT and text.isascii():
-        if text.isdigit():
-            return float(text)
-        if text.endswith("Ki") and text[:-2].isdigit():
-            return float(text[:-2]) * _KIBI
-    return _parsed(text)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> float:
-    return float(quantity(text)[2])
-
-
-class Holder(NamedTuple):
+class GpuHolder(NamedTuple):
     """A holder of GPUs on a node: a pod, the record of an MPIJob, or claims (without a name)."""
 
     kind: str
@@ -166,14 +42,31 @@ class Holder(NamedTuple):
 class NodeUsage(msgspec.Struct, kw_only=True):
     """The use of one node by pods and recorded placements, as a running sum.
 
-    `unattributed` counts GPUs in use whose indexes are unknown.
+    `unattributed` counts GPUs in use whose indexes are unknown. `jobs` has the number of GPUs of
+    each job, and of each pod without a job, by namespace and name; `named` are those of them whose
+    indexes are known.
     """
 
-    known: list[tuple[Holder, GPUSet]] = []
+    known: list[tuple[GpuHolder, GPUSet]] = []
+    jobs: Counter[str] = msgspec.field(default_factory=Counter)
+    named: dict[str, GPUSet] = {}
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
     foreign: bool = False
+
+    def hold(self, job: str, size: int, holder: GpuHolder, gpus: GPUSet) -> None:
+        """Add so many GPUs of a job, `gpus` among them as their holder names them."""
+        self.jobs[job] += size
+        if gpus:
+            self.known.append((holder, gpus))
+            self.named[job] = GPUSet(self.named.get(job, 0) | gpus)
+        self.unattributed += max(0, size - count(gpus))
+
+    def holdings(self) -> Iterator[Holding]:
+        """The GPUs of each job here."""
+        for job, size in self.jobs.items():
+            yield Holding(job=job, size=size, gpus=self.named.get(job, GPUSet(0)))
 
 
 class AllocationSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +92,7 @@ def uses_of(
     claims = sources.claims
     workers: dict[tuple[str, str], PodRecord | None] = dict.fromkeys(claims.holders)
     for name, claimed in claims.gpus.items():
-        uses[name].known.append((Holder(f"claims of GPUs of node {name}"), claimed))
+        uses[name].known.append((GpuHolder(f"claims of GPUs of node {name}"), claimed))
         uses[name].foreign |= name in claims.foreign
     for pod in pods:
         notes += pod.notes
@@ -212,24 +105,24 @@ def uses_of(
             _add_gpus(pod, pod.node, use, sources, notes)
     for job in jobs:
         notes += job.notes
-        for index, node, gpus in job.workers:
+        present = [(place, job.suspended) for place in job.workers]
+        for (index, node, gpus), later in [*present, *((place, True) for place in job.reserved)]:
             key = job.namespace, f"{job.name}-worker-{index}"
-            if key in workers and _covers(workers[key], node, gpus, job):
+            if key in workers and _covers(workers[key], node, gpus, job, later=later):
                 continue
-            if job.exact and gpus:
-                reserved = gpu_set(gpus[: job.each])
-                uses[node].known.append((Holder("MPIJob", *job.key), reserved))
-            else:
-                uses[node].unattributed += job.each
+            exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
+            uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
     return uses
 
 
-def _covers(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
+def _covers(
+    pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord, *, later: bool
+) -> bool:
     """Whether the GPUs of this pod are those of the recorded worker, which must not count twice.
 
     None is a pod with claimed GPUs. A pod may belong to an earlier placement if it is being
-    deleted, if its node is only promised, or if its job is suspended: then the GPUs of the pod and
-    those of the record both count as in use.
+    deleted, if its node is only promised, or if the recorded worker starts `later`: then the GPUs
+    of the pod and those of the record both count as in use.
     """
     on_node = pod is not None and not pod.over and pod.node == node
     ends = pod is not None and pod.deleted is not None
@@ -240,7 +133,7 @@ def _covers(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecor
     # this: the list of jobs is as old as the last write, the list of pods is newer.
     if on_node and not job.exact and not ends and not group:
         return True
-    if ends or job.suspended:
+    if ends or later:
         return False
     return pod is None or not pod.promised or (on_node and group is None)
 
@@ -266,6 +159,7 @@ def _add_gpus(
     # The scheduler may have made a claim for the extended resource; that claim counts instead.
     if not pod.gpus or (pod.extended is not None and _is_read(pod, pod.extended, sources)):
         return
+    owner = pod.name.rpartition("-worker-")[0] or pod.name
     # Other schedulers write device ids too, but only pods of ours are restricted to them.
     use.foreign |= not pod.ours
     # If only the node is guaranteed, the ids are those of the plan, not of the kubelet.
@@ -273,9 +167,7 @@ def _add_gpus(
     allocated = _by_kubelet(pod, node, sources) if planned or not pod.ours else None
     if allocated is None:
         allocated = GPUSet(0) if planned else _named(pod, node, pod.gpus, notes)
-    if allocated:
-        use.known.append((Holder("pod", *pod.key), allocated))
-    use.unattributed += max(0, pod.gpus - count(allocated))
+    use.hold(f"{pod.namespace}/{owner}", pod.gpus, GpuHolder("pod", *pod.key), allocated)
 
 
 def _is_read(pod: PodRecord, claim: str, sources: AllocationSources) -> bool:

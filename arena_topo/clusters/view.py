@@ -19,26 +19,26 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from arena_topo.clusters.objects import misfit
+from arena_topo.clusters.objects import invalid_object_text
 from arena_topo.clusters.observed import ago
 from arena_topo.errors import ArenaError, UnreadableTopology
-from arena_topo.numbers import whole
-from arena_topo.topology import Cluster, Machine, Node, Tier, published
+from arena_topo.numbers import parse_count
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, Tier, published
 
-NAME = published.VIEW
-NAMESPACE = published.OWN_NAMESPACE
+VIEW_NAME = published.VIEW
+VIEW_NAMESPACE = published.OWN_NAMESPACE
 
-_FORMAT = "v4"
+_FORMAT = "v1"
 _KEY = "cluster.gz"
 """Key of the view under `binaryData`."""
 
-LARGEST = 1_000_000
+MAX_VIEW_BYTES = 1_000_000
 """Bytes of a view: a ConfigMap holds 1 MiB in all (kubernetes, MaxSecretSize)."""
 
 _LARGEST_TEXT = 256 << 20
 """The limit of unpacked JSON in bytes; 100,000 nodes take some 15 MB."""
 
-_WHERE = f"configmap {NAMESPACE}/{NAME}"
+_WHERE = f"configmap {VIEW_NAMESPACE}/{VIEW_NAME}"
 
 _HOSTNAME = "kubernetes.io/hostname"
 
@@ -46,37 +46,53 @@ _FAST = -1.0
 """The value of an unlimited network rate, as JSON has no infinity."""
 
 
+SOMEBODY = "another gang"
+"""The gang for which GPUs are reserved, as a view tells it."""
+
+
+class _Reserved(msgspec.Struct, omit_defaults=True):
+    """The part of a node that the gang which comes first in the queue gets."""
+
+    gpus: int = 0
+    unnamed: int = 0
+    cpu: float = 0.0
+    memory: int = 0
+    since: float | None = None
+
+
 class _View(msgspec.Struct):
     """The content of a view; nodes refer to their machine in `machines` by its number.
 
-    `omitted` are labels of nodes that are left out.
+    Nodes are without their reservations, which are in `reserved` by name. `omitted` are labels of
+    nodes that are left out.
     """
 
     machines: list[Machine]
     nodes: list[Node]
     tiers: tuple[Tier, ...]
-    beyond: float
+    beyond: float | None
     guesses: dict[str, str]
     emulated: bool
     omitted: list[str]
+    reserved: dict[str, _Reserved]
 
 
 def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
     """The `data` and the `binaryData` of the ConfigMap.
 
     `observed_at` (Unix seconds) is when the cluster was read. Notes are left out, as they name
-    pods, and so are UUIDs. If the view is too large, labels that differ from node to node, such as
-    serial numbers, are left out, and the view says so. ArenaError if it does not fit in a ConfigMap
-    even then.
+    pods, and so are UUIDs and the names of jobs: reserved GPUs are told without their gang. If the
+    view is too large, labels that differ from node to node, such as serial numbers, are left out,
+    and the view says so. ArenaError if it does not fit in a ConfigMap even then.
     """
     looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
     packed = _packed(cluster, frozenset())
-    if len(packed) > LARGEST:
+    if len(packed) > MAX_VIEW_BYTES:
         packed = _packed(cluster, _single(cluster))
-    if len(packed) > LARGEST:
+    if len(packed) > MAX_VIEW_BYTES:
         raise ArenaError(
             f"a view of {len(cluster.nodes)} nodes does not fit in a ConfigMap",
-            why=f"it takes {len(packed)} bytes, and {LARGEST} is the most",
+            why=f"it takes {len(packed)} bytes, and {MAX_VIEW_BYTES} is the most",
         )
     return {
         "data": {"format": _FORMAT, published.OBSERVED: looked.replace("+00:00", "Z")},
@@ -87,18 +103,14 @@ def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
 def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cluster:
     """The cluster in the ConfigMap, with its age at `now` (Unix seconds) as a note.
 
-    UnreadableTopology if it is invalid, or was written by another version.
+    UnreadableTopology if it is invalid. Of another version that is read which this version knows.
     """
     data = config_map.get("data")
     if not isinstance(data, Mapping):
         _refuse("data", "is missing")
-    if data.get("format") != _FORMAT:
-        _refuse(
-            "data.format",
-            f"{data.get('format')!r} is not {_FORMAT}, which this version reads; the controller"
-            " must be of the same version",
-        )
-    at = published.moment(data.get(published.OBSERVED))
+    another = data.get("format") != _FORMAT
+    version = f"it has the format {data.get('format')!r}, and this version knows {_FORMAT}"
+    at = published.parse_time(data.get(published.OBSERVED))
     if at is None:
         _refuse(f"data.{published.OBSERVED}", "does not say when it was")
     try:
@@ -107,11 +119,12 @@ def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cl
     except (KeyError, TypeError):
         _refuse(f"binaryData.{_KEY}", "is missing")
     except (OSError, EOFError, RecursionError, zlib.error, binascii.Error, ValueError) as error:
-        _refuse(f"binaryData.{_KEY}", misfit(error))
+        why = invalid_object_text(error)
+        _refuse(f"binaryData.{_KEY}", f"{why}; {version}" if another else why)
     note = f"the cluster is shown as it was {ago(max(0.0, now - at))} ago ({_WHERE})"
-    if now - at > published.STALE:
+    if now - at > published.STALE_REPORT_SECONDS:
         note += ": is the controller at work?"
-    notes = [note]
+    notes = [note, *([f"{_WHERE}: {version}"] if another else [])]
     if view.omitted:
         first = ", ".join(view.omitted[:3]) + (", ..." if view.omitted[3:] else "")
         notes.append(f"{_WHERE} leaves out {len(view.omitted)} labels of nodes: {first}")
@@ -151,7 +164,7 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
     shapes: dict[object, str] = {}
     machines: dict[Machine, str] = {}
     nodes = []
-    for node in cluster.nodes:
+    for node in cluster.unreserved().nodes:
         shape = _shape(node.machine)
         if shape not in shapes:
             shapes[shape] = machines.setdefault(_bare(node.machine), str(len(machines)))
@@ -161,6 +174,8 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
                 machine=Machine(name=shapes[shape], gpus=(), links=()),
                 labels={key: node.labels[key] for key in node.labels if key not in omitted},
                 network=_FAST if math.isinf(node.network) else node.network,
+                # They are names of jobs, which not everybody may know.
+                holders=(),
             )
         )
     view = _View(
@@ -171,8 +186,22 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
         guesses=dict(cluster.guesses),
         emulated=cluster.emulated,
         omitted=sorted(omitted),
+        reserved={node.name: _reserved(node) for node in cluster.nodes if node.reserved},
     )
     return gzip.compress(msgspec.json.encode(view), mtime=0)
+
+
+def _reserved(node: Node) -> _Reserved:
+    """The reservation of a node that has one."""
+    assert node.reserved is not None
+    before = node.reserved.before
+    return _Reserved(
+        gpus=node.reserved.gpus,
+        unnamed=node.reserved.unnamed,
+        cpu=(before.cpu or 0.0) - (node.cpu or 0.0),
+        memory=(before.memory or 0) - (node.memory or 0),
+        since=node.reserved.since,
+    )
 
 
 def _shape(machine: Machine) -> object:
@@ -180,6 +209,7 @@ def _shape(machine: Machine) -> object:
     return (
         *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.bandwidth)),
         *(machine.nvswitch, machine.pcie_generation, machine.knowledge, machine.nics_assumed),
+        machine.software,
         tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
     )
 
@@ -197,7 +227,7 @@ def _nodes(view: _View) -> Iterator[Node]:
         if indexes != [*range(size)] or len(machine.links) != size or {*map(len, rows)} - {size}:
             raise ValueError("a machine has more or fewer links than GPUs")
     for node in view.nodes:
-        number = whole(node.machine.name)
+        number = parse_count(node.machine.name)
         if number is None or number >= len(view.machines):
             raise ValueError(f"node {node.name} has a machine that the view does not describe")
         if len(node.domains) != len(view.tiers):
@@ -206,8 +236,31 @@ def _nodes(view: _View) -> Iterator[Node]:
         for gpus in (node.free, node.allocatable or 0):
             if not 0 <= gpus <= machine.everything:
                 raise ValueError(f"node {node.name} has no GPUs {gpus:#x}")
-        yield replace(
+        if node.broken < 0:
+            raise ValueError(f"node {node.name} has {node.broken} broken GPUs")
+        read = replace(
             node,
             machine=replace(machine, name=node.name),
             network=math.inf if node.network == _FAST else node.network,
+            holders=(),
+            reserved=None,
         )
+        kept = view.reserved.get(node.name)
+        if kept is not None and not 0 <= kept.gpus <= machine.everything:
+            raise ValueError(f"node {node.name} has no GPUs {kept.gpus:#x} to reserve")
+        yield read if kept is None else _with(read, kept)
+
+
+def _with(node: Node, kept: _Reserved) -> Node:
+    """A node with its reservation; ValueError for amounts below zero."""
+    if min(kept.unnamed, kept.cpu, kept.memory) < 0:
+        raise ValueError(f"node {node.name} has less than nothing reserved")
+    gpus = GPUSet(kept.gpus)
+    return node.reserve(
+        SOMEBODY,
+        gpus,
+        unnamed=kept.unnamed,
+        cpu=kept.cpu,
+        memory=kept.memory,
+        since=kept.since,
+    )

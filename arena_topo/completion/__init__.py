@@ -42,7 +42,7 @@ _STATIC = frozenset({"presets", "levels", "models", "shells"})
 _COUNTS = ("2", "4", "8", "16")
 
 
-def run(ask: names.Ask) -> None:
+def answer_shell(ask: names.Ask) -> None:
     """Answer the shell, silently after an error, and end the process with 0."""
     try:
         shell = os.environ.get(ASKED, "")
@@ -65,12 +65,12 @@ def answer(
     if shell not in SHELLS:
         return ""
     *before, word = words or [""]
-    found = _Found()
-    line = Line(environ, ask)
-    for one in before:
-        line.read(one)
-    line.complete(word, found)
-    return found.text(word)
+    offers = _Found()
+    line = PartialLine(environ, ask)
+    for earlier in before:
+        line.read(earlier)
+    line.complete(word, offers)
+    return offers.text(word)
 
 
 def _control(letter: str) -> bool:
@@ -132,12 +132,12 @@ class _Flag(argv.Option):
             [name for name in self.names if "--" + name[5:] not in self.names],
             old=[name[1:] for name in every if name[0] == "~"],
             switch=kind[0] == "s",
-            alone="" if kind[0] == "v" else "client",
+            no_value_default="" if kind[0] == "v" else "client",
             hidden="h" in kind,
         )
 
 
-class Line:
+class PartialLine:
     """A command line up to the cursor: the words before it are read one after the other.
 
     `path` is the command, `lost` whether it is unknown; `reader` has the rest.
@@ -149,7 +149,7 @@ class Line:
         self._everywhere = [_Flag(line) for line in self._section("*")]
         self.path: list[str] = []
         self.lost = self._helping = False
-        self.reader = argv.Reader(())
+        self.reader = argv.PflagParser(())
         self._enter()
 
     def _section(self, name: str) -> list[str]:
@@ -177,7 +177,7 @@ class Line:
             launches=any("command" in kinds for kinds, _ in self._arguments),
             named=named,
         )
-        self.reader.words.clear()
+        self.reader.positionals.clear()
         self.reader.dash = None
 
     def read(self, word: str) -> None:
@@ -186,15 +186,15 @@ class Line:
             self.reader.read(word)
         except UsageError:
             return  # the program will say what is wrong
-        if self._commands and self.reader.words:
-            self._command(self.reader.words.pop())
+        if self._commands and self.reader.positionals:
+            self._command(self.reader.positionals.pop())
 
     def _command(self, word: str) -> None:
         if word == _HELP and not self.path and not self._helping:
             self._helping = True
             return
-        found = (one for one, (_, aliases) in self._commands.items() if word in (one, *aliases))
-        name = next(found, "")
+        names = (name for name, (_, aliases) in self._commands.items() if word in (name, *aliases))
+        name = next(names, "")
         self.lost = self.lost or not name
         if name:
             self.path.append(name)
@@ -202,35 +202,35 @@ class Line:
 
     # ------------------------------------------------------------ the word at the cursor
 
-    def complete(self, word: str, found: _Found) -> None:
+    def complete(self, word: str, offers: _Found) -> None:
         """Add the candidates for the word."""
         if self.lost:
             return
         if isinstance(self.reader.waiting, _Flag):
-            self._values(self.reader.waiting, "", word, found)
+            self._values(self.reader.waiting, "", word, offers)
         elif self.reader.dash is not None or word[:1] != "-":
-            self._positional(word, found)
-        elif self.reader.bare:
-            found.directive = "files"
+            self._positional(word, offers)
+        elif self.reader.in_unquoted_command:
+            offers.directive = "files"
         elif word[:2] == "--" and "=" in word:
             name, _, value = word.partition("=")
             flag = self.reader.options.get(name)
             if isinstance(flag, _Flag):
-                self._values(flag, name + "=", value, found)
+                self._values(flag, name + "=", value, offers)
         elif word == "-" or word[:2] == "--":
-            self._names_of_flags([*self._own, *self._everywhere], word, found)
+            self._names_of_flags([*self._own, *self._everywhere], word, offers)
         else:
-            self._letters(word, found)
+            self._letters(word, offers)
 
-    def _names_of_flags(self, flags: list[_Flag], word: str, found: _Found) -> None:
-        given = {name for name, _ in self.reader.given}
+    def _names_of_flags(self, flags: list[_Flag], word: str, offers: _Found) -> None:
+        given = {name for name, _ in self.reader.given_options}
         for flag in flags:
             offered = not flag.hidden and (flag.repeats or flag.name not in given)
             for name in flag.names if offered else ():
                 if len(name) > _SHORT or len(word) < _SHORT:
-                    found.add(name, flag.help)
+                    offers.add(name, flag.help)
 
-    def _letters(self, word: str, found: _Found) -> None:
+    def _letters(self, word: str, offers: _Found) -> None:
         """Complete `-o`, `-ojson`, `-o=json` or a bundle of such letters."""
         bundle = self.reader.bundle(word)
         if not bundle:
@@ -240,97 +240,101 @@ class Line:
         if not isinstance(flag, _Flag):
             return
         if not rest:
-            found.add(word, flag.help)
+            offers.add(word, flag.help)
         elif equals or not flag.switch:
-            self._values(flag, prefix + equals, rest[len(equals) :], found)
+            self._values(flag, prefix + equals, rest[len(equals) :], offers)
 
-    def _positional(self, word: str, found: _Found) -> None:
+    def _positional(self, word: str, offers: _Found) -> None:
         """Complete a word that is no flag; if nothing else fits an empty word, offer flags."""
         kinds = self._expected()
         runs = "command" in kinds
         if self._commands:
-            self._names_of_commands(word, found)
+            self._names_of_commands(word, offers)
         elif self._helping:
             return
-        elif runs and (word or self.reader.dash is not None or self.reader.bare):
-            found.directive = "files"
+        elif runs and (word or self.reader.dash is not None or self.reader.in_unquoted_command):
+            offers.directive = "files"
         elif kinds and not runs:
             for kind in kinds:
-                self._of_kind(kind, [], "", word, found)
-            found.candidates = [one for one in found.candidates if one[0] not in self.reader.words]
+                self._of_kind(kind, [], "", word, offers)
+            offers.candidates = [
+                candidate
+                for candidate in offers.candidates
+                if candidate[0] not in self.reader.positionals
+            ]
         elif not word and self.reader.dash is None:
-            self._names_of_flags(self._own, "--", found)
+            self._names_of_flags(self._own, "--", offers)
 
     def _expected(self) -> list[str]:
         """The kinds of the next argument; empty if the command takes no more."""
-        said = len(self.reader.words)
-        for kinds, several in self._arguments[said:] or self._arguments[-1:]:
-            if several or "command" in kinds or said < len(self._arguments):
+        position = len(self.reader.positionals)
+        for kinds, several in self._arguments[position:] or self._arguments[-1:]:
+            if several or "command" in kinds or position < len(self._arguments):
                 return kinds
         return []
 
-    def _names_of_commands(self, word: str, found: _Found) -> None:
+    def _names_of_commands(self, word: str, offers: _Found) -> None:
         for name, (summary, aliases) in self._commands.items():
-            found.add(name, summary)
+            offers.add(name, summary)
             if word in aliases:
-                found.add(word, summary)
+                offers.add(word, summary)
         if not self.path and not self._helping:
-            found.add(_HELP, "Show the help of a command")
+            offers.add(_HELP, "Show the help of a command")
 
     # ------------------------------------------------------------ values
 
-    def _values(self, flag: _Flag, prefix: str, value: str, found: _Found) -> None:
+    def _values(self, flag: _Flag, prefix: str, value: str, offers: _Found) -> None:
         """Complete the value of a flag; `prefix` is the part of the word before it."""
         if flag.switch:
-            found.add(prefix + "true", flag.help)
-            found.add(prefix + "false")
+            offers.add(prefix + "true", flag.help)
+            offers.add(prefix + "false")
             return
         if flag.choices and "choices" not in flag.kinds:
-            self._choices(flag.choices, prefix, value, found)
+            self._choices(flag.choices, prefix, value, offers)
         for kind in flag.kinds:
-            self._of_kind(kind, flag.choices, prefix, value, found)
+            self._of_kind(kind, flag.choices, prefix, value, offers)
 
-    def _choices(self, choices: list[str], prefix: str, value: str, found: _Found) -> None:
+    def _choices(self, choices: list[str], prefix: str, value: str, offers: _Found) -> None:
         for choice in choices:
             # The parser ignores the case of choices, so completion does too.
             loose = choice != choice.lower() and choice.lower().startswith(value.lower())
             if loose and not choice.startswith(value):
                 rest = choice[len(value) :]
-                found.add(prefix + value + (rest.lower() if value.islower() else rest))
+                offers.add(prefix + value + (rest.lower() if value.islower() else rest))
             else:
-                found.add(prefix + choice)
+                offers.add(prefix + choice)
 
     def _of_kind(
-        self, kind: str, choices: list[str], prefix: str, value: str, found: _Found
+        self, kind: str, choices: list[str], prefix: str, value: str, offers: _Found
     ) -> None:
         if kind in {"files", "folders"}:
             # Shells complete files after `=` or as a whole word.
             if prefix[-1:] in {"", "="}:
-                found.directive = kind
+                offers.directive = kind
         elif kind == "choices":
             head, comma, last = value.rpartition(",")
             done = head.upper().split(",")
-            left = [one for one in choices if one.upper() not in done]
-            self._choices(left, prefix + head + comma, last, found)
+            left = [choice for choice in choices if choice.upper() not in done]
+            self._choices(left, prefix + head + comma, last, offers)
         elif kind == "machines":
-            self._machines(prefix, value, found)
+            self._machines(prefix, value, offers)
         else:
             # A claim is followed by its mount path.
             end = ":" if kind == "claims" else ""
             if end:
-                found.directive = "words nospace"
+                offers.directive = "words nospace"
             for name, what in self._list(kind) if kind in _STATIC else self._living(kind):
-                found.add(f"{prefix}{name}{end}", what)
+                offers.add(f"{prefix}{name}{end}", what)
 
-    def _machines(self, prefix: str, value: str, found: _Found) -> None:
+    def _machines(self, prefix: str, value: str, offers: _Found) -> None:
         """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered after a complete preset."""
-        found.directive = "words nospace"
+        offers.directive = "words nospace"
         head, comma, last = value.rpartition(",")
         for name, what in self._list("presets"):
-            found.add(prefix + head + comma + name, what)
+            offers.add(prefix + head + comma + name, what)
             if last.partition(":")[0] == name:
                 for count in _COUNTS:
-                    found.add(f"{prefix}{head}{comma}{name}:{count}", f"{count} of them")
+                    offers.add(f"{prefix}{head}{comma}{name}:{count}", f"{count} of them")
 
     def _list(self, name: str) -> list[Candidate]:
         """Candidates that words.txt lists."""
@@ -341,6 +345,8 @@ class Line:
         """Names from the cluster, the kubeconfig or the settings."""
         try:
             line = self.reader
-            return names.of(kind, line.given, line.words, self._environ, self._ask)
+            return names.names_for(
+                kind, line.given_options, line.positionals, self._environ, self._ask
+            )
         except Exception:  # noqa: BLE001 - no name is better than a complaint
             return []

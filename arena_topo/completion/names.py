@@ -2,14 +2,14 @@
 
     $XDG_CACHE_HOME/arena-topo/names/context-HASH      ~/.cache/... where that is not set; mode 0700
 
-    arena-topo names 2
+    arena-topo names 1
     key        KEY                 flags and variables that decide which cluster is meant
     file       STAMP  PATH         a kubeconfig, or a file of settings, that decides as well
     namespace  NAME                the default namespace
     [jobs default]     SECONDS     when all of them were read; 0: never
     bert       RUNNING, 8 GPUs
 
-`list`, `get`, `submit`, `delete` and other commands write their results (`cli.remembering`). Names
+`list`, `get`, `submit`, `delete` and other commands write their results (`cli.name_cache`). Names
 that are absent or older than FRESH are requested at TAB, for at most LIMIT seconds; after that the
 known names are offered, however old. A file is replaced atomically; of two concurrent writers the
 later one wins.
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     Ask = Callable[[str, Sequence[tuple[str, str]]], None]
     """Reads the names of a kind into the cache, for the line with these options."""
 
-HEAD = "arena-topo names 2"
+CACHE_HEAD = "arena-topo names 1"
 
-LIMIT = 1.0
+TAB_TIMEOUT = 1.0
 """The timeout of TAB in seconds."""
 
-FRESH = {"jobs": 60, "instances": 60, "namespaces": 600, "nodes": 600, "claims": 600}
+FRESH_SECONDS = {"jobs": 60, "instances": 60, "namespaces": 600, "nodes": 600, "claims": 600}
 """Seconds until names are stale."""
 _RARELY = 3600
 """The same for all other kinds."""
@@ -72,7 +72,7 @@ _VARIABLES = frozenset(
 )
 """The variables that decide as well, beside those of the options."""
 
-LARGEST = 1 << 20
+MAX_CACHE_BYTES = 1 << 20
 """The size limit of a file in bytes: some ten thousand names."""
 
 _SLOTS = 256
@@ -87,7 +87,7 @@ MARKS = "-._@%+=:,/"
 """Marks that names of OWN may have beside letters and digits: no shell treats them specially."""
 
 
-def of(
+def names_for(
     kind: str, given: Given, words: Sequence[str], environ: Mapping[str, str], ask: Ask | None
 ) -> Names:
     """The names of a kind (one of `flag.KINDS`) that fit a line, and their descriptions.
@@ -97,12 +97,12 @@ def of(
     """
     if kind == "containers":
         return CONTAINERS
-    said = list(given)
-    namespace = dict(said).get("namespace", "") if kind in OF_NAMESPACES else ""
-    cache = Cache(key(said, environ), environ)
+    with_environment = list(given)
+    namespace = dict(with_environment).get("namespace", "") if kind in OF_NAMESPACES else ""
+    cache = NameCache(context_key(with_environment, environ), environ)
     if ask is not None and not cache.fresh(kind, namespace):
-        ask(kind, said)
-        cache = Cache(cache.key, environ)
+        ask(kind, with_environment)
+        cache = NameCache(cache.key, environ)
         if not cache.fresh(kind, namespace):
             # The next TAB must not wait for a server that does not answer.
             cache.put(kind, namespace, {}, whole=False, tried=True)
@@ -110,7 +110,7 @@ def of(
     known = cache.names(kind, namespace)
     if kind == "instances":
         # Those of the first job on the line.
-        jobs = {one.partition("/")[0] for one in known}
+        jobs = {name.partition("/")[0] for name in known}
         job = next((word for word in words if word in jobs), "") + "/"
         known = {name[len(job) :]: text for name, text in known.items() if name.startswith(job)}
     marks = MARKS if kind in OWN else "-._"
@@ -121,17 +121,17 @@ def of(
     ]
 
 
-def key(given: Given, environ: Mapping[str, str]) -> str:
+def context_key(given: Given, environ: Mapping[str, str]) -> str:
     """The key of a context: the parts of a line and its environment that decide the context.
 
     Two lines with the same key mean the same cluster, as long as no file changes.
     """
-    said: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for flag, text in given:
         name = "kubeconfig" if flag == "config" else flag
         if name in FLAGS and text:
-            before = said.get(name) if name == "as-group" else None
-            said[name] = f"{before}\n{text}" if before else text
+            before = parts.get(name) if name == "as-group" else None
+            parts[name] = f"{before}\n{text}" if before else text
     variables = [
         (name, text)
         for name, text in environ.items()
@@ -139,9 +139,9 @@ def key(given: Given, environ: Mapping[str, str]) -> str:
     ]
     # A relative path depends on the current folder.
     paths = [text for name, text in variables if name.endswith("CONFIG")]
-    paths.append(said.get("kubeconfig", "/"))
+    paths.append(parts.get("kubeconfig", "/"))
     here = "" if all(path[0] in "/~" for path in paths) else os.getcwd()  # noqa: PTH109
-    return repr((sorted(said.items()), sorted(variables), here))
+    return repr((sorted(parts.items()), sorted(variables), here))
 
 
 def _decides(variable: str) -> bool:
@@ -155,7 +155,7 @@ def _decides(variable: str) -> bool:
     return option in FLAGS or option in {"namespace", "settings"}
 
 
-class Cache:
+class NameCache:
     """The known names of one context, by kind and namespace.
 
     `namespace` is the default namespace; empty if unknown.
@@ -170,14 +170,14 @@ class Cache:
         self._sections: dict[str, str] = {}
         head, *sections = _read(self._folder, self._file).split("\n[")
         version, *lines = head.split("\n")
-        if version != HEAD:
+        if version != CACHE_HEAD:
             return
-        said = [line.split("\t") for line in lines]
-        stamps = {each[2]: each[1] for each in said if each[0] == "file" and len(each) > 2}  # noqa: PLR2004 - a whole line
-        if ["key", key] not in said or any(stamp(path) != mark for path, mark in stamps.items()):
+        rows = [line.split("\t") for line in lines]
+        stamps = {each[2]: each[1] for each in rows if each[0] == "file" and len(each) > 2}  # noqa: PLR2004 - a whole line
+        if ["key", key] not in rows or any(stamp(path) != mark for path, mark in stamps.items()):
             return
         self._stamps = stamps
-        self.namespace = next((each[1] for each in said if each[0] == "namespace" and each[1:]), "")
+        self.namespace = next((each[1] for each in rows if each[0] == "namespace" and each[1:]), "")
         for section in sections:
             title, _, rest = section.partition("]\t")
             self._sections[title] = rest
@@ -199,7 +199,7 @@ class Cache:
         at = self._at(self._title(kind, namespace))
         # A time in the future was written before the clock was set back.
         age = time.time() - at
-        return at > 0 and 0 <= age < FRESH.get(kind, _RARELY)
+        return at > 0 and 0 <= age < FRESH_SECONDS.get(kind, _RARELY)
 
     def put(
         self,
@@ -227,7 +227,7 @@ class Cache:
         if whole:
             at = int(time.time())
         elif tried:
-            at = int(time.time()) - FRESH.get(kind, _RARELY) + _AGAIN
+            at = int(time.time()) - FRESH_SECONDS.get(kind, _RARELY) + _AGAIN
         # The newest section comes first, so that it survives a truncation.
         self._sections.pop(title, None)
         rest = self._sections
@@ -235,15 +235,19 @@ class Cache:
 
     def write(self) -> None:
         """Replace the file; OSError on failure, which leaves the old file."""
-        lines = [HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
+        lines = [CACHE_HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
         lines += [f"file\t{mark}\t{path}" for path, mark in self._stamps.items()]
         lines += [f"[{title}]\t{text}" for title, text in self._sections.items()]
         data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
-        _replace(self._folder, self._file, data[:LARGEST])
+        _replace(self._folder, self._file, data[:MAX_CACHE_BYTES])
 
     def namespaces(self, kind: str) -> list[str]:
         """The namespaces with known names of a kind."""
-        return [one.partition(" ")[2] for one in self._sections if one.startswith(f"{kind} ")]
+        return [
+            section.partition(" ")[2]
+            for section in self._sections
+            if section.startswith(f"{kind} ")
+        ]
 
     def _title(self, kind: str, namespace: str) -> str:
         return f"{kind} {namespace or self.namespace}" if kind in OF_NAMESPACES else kind
@@ -323,7 +327,7 @@ def _read(path: str, name: str) -> str:
             with open(os.open(name, flags, dir_fd=opened), "rb") as file:  # noqa: PTH123 - as above
                 status = os.fstat(file.fileno())
                 mine = S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-                data = file.read(LARGEST) if mine else b""
+                data = file.read(MAX_CACHE_BYTES) if mine else b""
         finally:
             os.close(opened)
     except OSError:

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from arena_topo.layout import fold, whole
+from arena_topo.layout import fold, unbreakable
 from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, Node
 
 NONE = GPUSet(0)
 
 CHOSEN, FREE, DOUBT, USED, BROKEN = "chosen", "free", "free?", "in use", "broken"
+RESERVED = "reserved"
 
 _INDENT = 2
 
@@ -67,14 +68,15 @@ class State:
     """A machine and the state of its GPUs.
 
     `free` are the GPUs not known to be in use, None if the state is unknown; `unattributed` of them
-    are in use nonetheless. `broken` GPUs are unhealthy. `away` is the word for free GPUs on a
-    machine that takes no jobs.
+    are in use nonetheless. `reserved` GPUs wait for another gang, `broken` GPUs are unhealthy.
+    `away` is the word for free GPUs on a machine that takes no jobs.
     """
 
     machine: Machine
     chosen: GPUSet = NONE
     free: GPUSet | None = None
     unattributed: int = 0
+    reserved: GPUSet = NONE
     broken: GPUSet = NONE
     away: str = ""
 
@@ -89,6 +91,7 @@ class State:
             chosen=chosen,
             free=node.free,
             unattributed=node.unattributed,
+            reserved=GPUSet(node.unreserved.free & ~node.free),
             broken=GPUSet(machine.everything & ~healthy),
             away=away,
         )
@@ -107,7 +110,7 @@ class State:
             return ""
         if self.free >> gpu & 1:
             return self.away or (DOUBT if self.unattributed else FREE)
-        return USED
+        return RESERVED if self.reserved >> gpu & 1 else USED
 
     @property
     def what(self) -> str:
@@ -115,12 +118,14 @@ class State:
         models = Counter(gpu.model or "GPU" for gpu in self.machine.gpus)
         text = " + ".join(f"{number} x {model}" for model, number in models.items()) or "no GPUs"
         counted = Counter(filter(None, self.words))
-        order = dict.fromkeys((CHOSEN, FREE, DOUBT, self.away, USED, BROKEN))
-        said = {word: f"{counted[word]} {word}" for word in order if counted[word]}
-        if DOUBT in said:
-            said[DOUBT] = f"{max(0, counted[DOUBT] - self.unattributed)} of {counted[DOUBT]} free"
-        if said:
-            text += f"; {', '.join(said.values())}"
+        order = dict.fromkeys((CHOSEN, FREE, DOUBT, self.away, RESERVED, USED, BROKEN))
+        phrases = {word: f"{counted[word]} {word}" for word in order if counted[word]}
+        if DOUBT in phrases:
+            phrases[DOUBT] = (
+                f"{max(0, counted[DOUBT] - self.unattributed)} of {counted[DOUBT]} free"
+            )
+        if phrases:
+            text += f"; {', '.join(phrases.values())}"
         return text + {
             Knowledge.ASSUMED: " (links assumed from the GPU product)",
             Knowledge.UNKNOWN: " (links not known)",
@@ -136,7 +141,9 @@ class State:
         return f"{self.unattributed} of the GPUs marked free? {doubt}"
 
 
-def draw(state: State, *, pairs: bool = True, unicode: bool = True, width: int = 100) -> str:
+def draw_machine(
+    state: State, *, pairs: bool = True, unicode: bool = True, width: int = 100
+) -> str:
     """Draw the GPUs of a machine and the links between them, the chosen set marked.
 
     Without `pairs`, links that form no tree are not drawn: the matrix beside shows them. Without
@@ -146,11 +153,11 @@ def draw(state: State, *, pairs: bool = True, unicode: bool = True, width: int =
     # Not folded: names in it are untrusted, and could imitate lines of ours.
     lines = [f"{machine.name}: {state.what}"]
     if machine.gpus:
-        groups = tree(machine)
+        groups = link_tree(machine)
         lines += _boxes(state, _numa(machine) if groups is None else groups, pen, width)
         if groups is None:
             lines += _triangle(state, pen, width) if pairs else _legend(machine, width)
-        words = nics(machine)
+        words = nics_text(machine)
         lines += _wrapped("NICs and their nearest GPUs: ", words, width) if words else []
     if state.doubt:
         lines.append(fold(f"  {state.doubt}", width, indent="    "))
@@ -184,18 +191,18 @@ class Group:
         return f"{self.word}, {meaning(self.link)}"
 
 
-Level = tuple[Group, ...]
+LinkLevel = tuple[Group, ...]
 """Disjoint groups; of two levels the nearer comes first."""
 
 
-def tree(machine: Machine) -> list[Level] | None:
+def link_tree(machine: Machine) -> list[LinkLevel] | None:
     """The groups by links, nearest first; None if the links form no tree.
 
     They form a tree if "joined at least so well" is an equivalence at every level.
     """
     every = range(len(machine.gpus))
-    pairs = {machine.link(one, other) for one, other in combinations(every, 2)}
-    levels: list[Level] = []
+    pairs = {machine.link(gpu, other) for gpu, other in combinations(every, 2)}
+    levels: list[LinkLevel] = []
     known: set[tuple[int, ...]] = set()
     for link in sorted(pairs, reverse=True):
         near = [
@@ -212,22 +219,22 @@ def tree(machine: Machine) -> list[Level] | None:
 
 
 def _group(machine: Machine, gpus: tuple[int, ...], slowest: Link) -> Group:
-    links = {machine.link(one, other) for one, other in combinations(gpus, 2)}
+    links = {machine.link(gpu, other) for gpu, other in combinations(gpus, 2)}
     switch = machine.nvswitch and slowest.kind is LinkKind.NVLINK and len(links) == 1
     return Group(gpus=gpus, link=slowest, switch=switch)
 
 
-def _numa(machine: Machine) -> list[Level]:
+def _numa(machine: Machine) -> list[LinkLevel]:
     return [tuple(Group(gpus=gpus, numa=numa) for numa, gpus in sockets(machine).items())]
 
 
 def sockets(machine: Machine) -> Mapping[int, tuple[int, ...]]:
     """The GPUs of each NUMA node; empty unless all are known and there are several."""
     numa = [gpu.numa for gpu in machine.gpus]
-    known = sorted({one for one in numa if one is not None})
+    known = sorted({socket for socket in numa if socket is not None})
     if None in numa or len(known) == 1:
         return {}
-    return {node: tuple(at for at, one in enumerate(numa) if one == node) for node in known}
+    return {node: tuple(at for at, socket in enumerate(numa) if socket == node) for node in known}
 
 
 def meaning(link: Link) -> str:
@@ -237,12 +244,12 @@ def meaning(link: Link) -> str:
     return _MEANING[link.kind]
 
 
-def _boxes(state: State, levels: Sequence[Level], pen: Pen, width: int) -> list[str]:
+def _boxes(state: State, levels: Sequence[LinkLevel], pen: Pen, width: int) -> list[str]:
     """Rows of boxes of one size, with a bracket under every group within one row."""
     words = state.words
     names = [f"GPU {gpu}" for gpu in range(len(words))]
     several = any(words)
-    inner = max(map(len, [*names, USED if several else ""]))
+    inner = max(map(len, [*names, *words, USED if several else ""]))
     place = {
         gpu: [group.gpus[0] for level in reversed(levels) for group in level if gpu in group.gpus]
         for gpu in range(len(words))
@@ -270,7 +277,7 @@ def _boxes(state: State, levels: Sequence[Level], pen: Pen, width: int) -> list[
 
 
 def _box(name: str, word: str, pen: Pen, inner: int, *, several: bool) -> list[str]:
-    looks = {CHOSEN: pen.chosen, USED: pen.used, BROKEN: pen.used}
+    looks = {CHOSEN: pen.chosen, **dict.fromkeys((USED, RESERVED, BROKEN), pen.used)}
     left, edge, right, side, low_left, low_right = looks.get(word, pen.free)
     return [
         f"{left}{edge * inner}{right}",
@@ -286,7 +293,7 @@ def _brackets(groups: Sequence[Group], row: Sequence[int], size: int, pen: Pen) 
         start = _INDENT + min(map(row.index, group.gpus)) * (size + 1)
         inner = len(group.gpus) * (size + 1) - 3
         labels = (f" {group.label} ", f" {group.word} ", group.word, "")
-        label = next(one for one in labels if len(one) <= inner)
+        label = next(label for label in labels if len(label) <= inner)
         text = text.ljust(start) + left + label.center(inner, edge) + right
     return text
 
@@ -310,8 +317,8 @@ def _triangle(state: State, pen: Pen, width: int) -> list[str]:
     for gpu in range(1, size):
         pairs = [(other, gpu) for other in range(gpu)]
         cells = (f"[{words[pair]}]" if pair in inside else words[pair] for pair in pairs)
-        lines.append(f"  {gpu:>{label}} " + "".join(one.center(cell) for one in cells))
-    lines.append(f"  {'':>{label}} " + "".join(str(one).center(cell) for one in range(size - 1)))
+        lines.append(f"  {gpu:>{label}} " + "".join(row.center(cell) for row in cells))
+    lines.append(f"  {'':>{label}} " + "".join(str(row).center(cell) for row in range(size - 1)))
     marked = "[ ] inside the chosen set" if inside else ""
     return [*lines, *_legend(machine, width, slowest, pen.nothing, marked)]
 
@@ -328,7 +335,7 @@ def _legend(
     return _wrapped("", [*meanings, *([more] if more else [])], width)
 
 
-def nics(machine: Machine) -> list[str]:
+def nics_text(machine: Machine) -> list[str]:
     """The GPUs nearest to each NIC: `mlx5_0 PIX 0,1`; without assumed NICs."""
     words = []
     for nic in () if machine.nics_assumed else machine.nics:
@@ -351,5 +358,5 @@ def assumed_nics(machine: Machine) -> str:
 
 def _wrapped(head: str, words: Sequence[str], width: int) -> list[str]:
     """Words after a head, wrapped only between words."""
-    line = " " * _INDENT + head + "; ".join(map(whole, words))
+    line = " " * _INDENT + head + "; ".join(map(unbreakable, words))
     return fold(line, width, indent=" " * (_INDENT + 2)).splitlines()

@@ -19,12 +19,12 @@ from arena_topo.drawing.machine import (
     FREE,
     Group,
     State,
+    link_tree,
     meaning,
-    nics,
+    nics_text,
     sockets,
-    tree,
 )
-from arena_topo.drawing.sheet import SMALL, Point, Sheet, framed, lines, stack
+from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, SheetPoint, framed, lines, stack
 from arena_topo.manifests import estimates
 from arena_topo.solver import sets_of
 from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
@@ -53,19 +53,19 @@ class Ranks:
     poor: bool = False
 
 
-def draw(state: State, *, notes: Sequence[str] = ()) -> str:
+def draw_machine_svg(state: State, *, notes: Sequence[str] = ()) -> str:
     """Draw a machine as SVG; `notes` are sentences below it."""
     name, what = state.machine.name, state.what
     drawn = figure(state)
     room = max(drawn.size[0], LEAST)
-    cards = nics(state.machine)
-    told = [*([f"NICs and their nearest GPUs: {'; '.join(cards)}"] if cards else []), *notes]
+    cards = nics_text(state.machine)
+    captions = [*([f"NICs and their nearest GPUs: {'; '.join(cards)}"] if cards else []), *notes]
     sheet = stack(
         [
             lines([(name, "head"), (what, "dim")], room),
             drawn,
-            key(state.machine, room),
-            lines([(note, "small dim") for note in told], room),
+            draw_legend(state.machine, room),
+            lines([(note, "small dim") for note in captions], room),
         ]
     )
     return sheet.finish(f"{name}: {what}", " ".join(("How its GPUs are linked.", *notes)))
@@ -78,26 +78,26 @@ def figure(state: State, ranks: Ranks | None = None) -> Sheet:
     if _meshed(machine):
         return _mesh(state, of)
     every = tuple(range(len(machine.gpus)))
-    levels = tree(machine)
+    levels = link_tree(machine)
     # Links that form neither a tree nor a mesh of NVLinks are only counted: the matrix shows them.
     groups = [Group(gpus=every, link=min(_links(machine)))] if levels is None else sum(levels, ())
     numa = [Group(gpus=gpus, numa=at) for at, gpus in sockets(machine).items()]
-    if all(_nest(set(one.gpus), set(two.gpus)) for one in numa for two in groups):
+    if all(_nest(set(group.gpus), set(two.gpus)) for group in numa for two in groups):
         groups = [*numa, *groups]
     boxes: dict[tuple[int, ...], list[Group]] = {}
-    for group in sorted(groups, key=lambda one: len(one.gpus)):
+    for group in sorted(groups, key=lambda group: len(group.gpus)):
         boxes.setdefault(group.gpus, []).append(group)
     chosen = set(members(state.chosen))
     lit = next((gpus for gpus in boxes if len(chosen) > 1 and chosen <= set(gpus)), ())
     return _nested(every, boxes, state, of, lit)
 
 
-def _nest(one: set[int], other: set[int]) -> bool:
+def _nest(group: set[int], other: set[int]) -> bool:
     """Whether two boxes can be drawn without crossing each other."""
-    return one <= other or other <= one or not one & other
+    return group <= other or other <= group or not group & other
 
 
-def key(machine: Machine, room: float) -> Sheet:
+def draw_legend(machine: Machine, room: float) -> Sheet:
     """The legend of the lines of a mesh."""
     sheet = Sheet()
     if not _meshed(machine):
@@ -105,12 +105,12 @@ def key(machine: Machine, room: float) -> Sheet:
     y = 0.0
     pcie = []
     for link in sorted(_links(machine)):
-        said = f"{meaning(link)} ({link}), {_rate(link, machine)}"
+        sentence = f"{meaning(link)} ({link}), {_rate(link, machine)}"
         if link.kind is not LinkKind.NVLINK:
-            pcie.append(said)
+            pcie.append(sentence)
             continue
         sheet.line(((0, y + 8), (34, y + 8)), "link", thick=_thickness(link))
-        sheet.text((42, y + 12), said, "small dim", size=SMALL)
+        sheet.text((42, y + 12), sentence, "small dim", size=SMALL_TEXT)
         y += 20
     if pcie:
         sheet.line(((0, y + 8), (34, y + 8)), "link dashed")
@@ -126,10 +126,12 @@ def _links(machine: Machine) -> set[Link]:
 def _rate(link: Link, machine: Machine) -> str:
     facts = sets_of(machine).facts
     nvlink = link.kind is LinkKind.NVLINK
-    return f"{estimates.amount(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
+    return (
+        f"{estimates.gbps_text(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
+    )
 
 
-def _gpu(sheet: Sheet, at: Point, gpu: int, word: str, ranks: Ranks) -> None:
+def _gpu(sheet: Sheet, at: SheetPoint, gpu: int, word: str, ranks: Ranks) -> None:
     """The box of a GPU around a point."""
     x, y = at
     look = _LOOKS.get(word, _USED)
@@ -139,8 +141,8 @@ def _gpu(sheet: Sheet, at: Point, gpu: int, word: str, ranks: Ranks) -> None:
     sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), look, corner=7)
     sheet.text((x, y + (-2 if word else 4.5)), f"GPU {gpu}", f"strong middle{ink}")
     if word:
-        said = f"rank {ranks.of[gpu]}" if word == CHOSEN and gpu in ranks.of else word
-        sheet.text((x, y + 14), said, f"small middle{ink}", size=SMALL)
+        sentence = f"rank {ranks.of[gpu]}" if word == CHOSEN and gpu in ranks.of else word
+        sheet.text((x, y + 14), sentence, f"small middle{ink}", size=SMALL_TEXT)
 
 
 # ---------------------------------------------------------------- boxes in boxes
@@ -178,21 +180,21 @@ def _nested(
 
 def _label(groups: Sequence[Group], machine: Machine) -> str:
     """The common link of the GPUs of a box: `NUMA 0: one NUMA node (NODE), 19.9 GB/s`."""
-    said = []
+    phrases = []
     for group in groups:
         if group.link is None:
-            said.append(group.word)
+            phrases.append(group.word)
             continue
         rate = _rate(group.link, machine)
         if group.switch:
-            said.append(f"NVSwitch: {group.link.lanes} NVLinks each, {rate}")
+            phrases.append(f"NVSwitch: {group.link.lanes} NVLinks each, {rate}")
         elif machine.knowledge is Knowledge.UNKNOWN:
-            said.append(f"not known, {rate}")
+            phrases.append(f"not known, {rate}")
         elif len(group.gpus) > 2:  # noqa: PLR2004 there is no room for more below two GPUs
-            said.append(f"{meaning(group.link)} ({group.link}), {rate}")
+            phrases.append(f"{meaning(group.link)} ({group.link}), {rate}")
         else:
-            said.append(f"{group.link}, {rate}")
-    return ": ".join(said)
+            phrases.append(f"{group.link}, {rate}")
+    return ": ".join(phrases)
 
 
 # ---------------------------------------------------------------- lines
@@ -201,7 +203,7 @@ def _label(groups: Sequence[Group], machine: Machine) -> str:
 def _meshed(machine: Machine) -> bool:
     """Whether more than two GPUs are linked by NVLinks of their own."""
     lanes = packing.lanes(machine.links)
-    parts = packing.components(range(len(lanes)), lambda one, other: lanes[one][other] > 0)
+    parts = packing.components(range(len(lanes)), lambda first, other: lanes[first][other] > 0)
     return not machine.nvswitch and any(len(part) > 2 for part in parts)  # noqa: PLR2004
 
 
@@ -217,8 +219,8 @@ def _mesh(state: State, ranks: Ranks) -> Sheet:
         if (link := machine.link(*pair)).kind is LinkKind.NVLINK:
             shown = look if set(pair) <= chosen else others
             sheet.line([spots[gpu] for gpu in pair], shown, thick=_thickness(link))
-    for one, other in _off_nvlink(state):
-        sheet.line((spots[one], spots[other]), f"{look} dashed", thick=3)
+    for first, other in _off_nvlink(state):
+        sheet.line((spots[first], spots[other]), f"{look} dashed", thick=3)
     for gpu, spot in spots.items():
         _gpu(sheet, spot, gpu, state.words[gpu], ranks)
     return sheet
@@ -232,10 +234,10 @@ def _off_nvlink(state: State) -> list[tuple[int, int]]:
     """The pairs of the best ring of the chosen GPUs that have no NVLink."""
     ring = sets_of(state.machine).order(state.chosen) if state.chosen else ()
     pairs = {(min(pair), max(pair)) for pair in pairwise((*ring, *ring[:1])) if len(set(pair)) > 1}
-    return sorted(one for one in pairs if state.machine.link(*one).kind is not LinkKind.NVLINK)
+    return sorted(pair for pair in pairs if state.machine.link(*pair).kind is not LinkKind.NVLINK)
 
 
-def _circle(machine: Machine) -> dict[int, Point]:
+def _circle(machine: Machine) -> dict[int, SheetPoint]:
     """GPUs on a circle, those of a NUMA node side by side, the first at the upper left."""
     order = sorted(range(len(machine.gpus)), key=lambda gpu: (machine.gpus[gpu].numa or 0, gpu))
     # A line to the next but one must pass beside the box of the GPU between them.

@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.drawing.machine import ASCII, BROKEN, DOUBT, FREE, UNICODE, USED, State
-from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
+from arena_topo.drawing.machine import ASCII, BROKEN, DOUBT, FREE, RESERVED, UNICODE, USED, State
+from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
 from arena_topo.words import counted, shortened
 
-MOST = 60
+MAX_DRAWN_ROWS = 60
 """The most rows of a drawing: one screen of a tall terminal."""
 
 _USUAL = 100
@@ -29,10 +29,11 @@ _SHORTEST = 24
 _MEANING = {
     FREE: "free",
     USED: "in use",
+    RESERVED: "reserved for a gang that waits",
     DOUBT: "some of these are in use or unhealthy; it is not reported which",
     BROKEN: "cannot be used now",
 }
-_LOOKS = {FREE: "node", USED: "used", DOUBT: "node doubt", BROKEN: "broken"}
+_LOOKS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
 
 _SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
 _WIDEST = 820.0
@@ -67,7 +68,7 @@ class _Domain:
     @property
     def free(self) -> tuple[int, int]:
         """The number of its free GPUs, and of all."""
-        return sum(map(free_gpus, self.nodes)), sum(len(one.machine.gpus) for one in self.nodes)
+        return sum(map(free_gpus, self.nodes)), sum(len(node.machine.gpus) for node in self.nodes)
 
     @property
     def counted(self) -> str:
@@ -81,7 +82,7 @@ class _Domain:
         return f"{free} of {counted(gpus, 'GPU')} free"
 
 
-def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) -> str:
+def draw_network(cluster: Cluster, *, unicode: bool = True, width: int | None = None) -> str:
     """Draw the network as a tree; lines are wrapped at `width` columns of a terminal.
 
     Without a width no line is wrapped, and lists of nodes take lines of 100 columns.
@@ -91,7 +92,7 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) ->
         none = f"{counted(len(cluster.nodes), 'node')}, none with GPUs\n"
         return none if cluster.nodes else "no nodes\n"
     pen = UNICODE if unicode else ASCII
-    characters = {FREE: pen.empty, USED: pen.full, DOUBT: "?", BROKEN: "x"}
+    characters = {FREE: pen.empty, USED: pen.full, RESERVED: "r", DOUBT: "?", BROKEN: "x"}
 
     def below(domain: _Domain, trunk: str) -> Iterator[str]:
         for part in domain.parts:
@@ -100,20 +101,22 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) ->
             further = trunk + (" " * len(pen.trunk) if last else pen.trunk)
             room = max(_SHORTEST, (width or _USUAL) - len(head))
             if isinstance(part, _Domain):
-                said = f"{part.name} ({part.speed}): {part.counted}"
+                sentence = f"{part.name} ({part.speed}): {part.counted}"
             else:
                 gauge = "".join(characters[sign] for sign in part.signs)
-                said = f"{gauge}  {part.free}  {part.what}  "
-                said += names(part.nodes, room - len(said) - len(part.tail)) + part.tail
+                sentence = f"{gauge}  {part.free}  {part.what}  "
+                sentence += (
+                    fitting_names(part.nodes, room - len(sentence) - len(part.tail)) + part.tail
+                )
             # Wrapped lines stay inside the tree. Without a terminal no line is wrapped: names are
             # untrusted, and could imitate lines of ours.
-            first, *rest = fold(said, room if width else None).splitlines()
+            first, *rest = fold(sentence, room if width else None).splitlines()
             yield from (f"{head}{first}", *(f"{further}{line}" for line in rest))
             if isinstance(part, _Domain):
                 yield from below(part, further)
 
     drawn = [f"{tree.name} ({tree.speed}): {tree.counted}", *below(tree, "")]
-    meanings = [f"{characters[one]} {_MEANING[one]}" for one in _signs(tree)]
+    meanings = [f"{characters[sign]} {_MEANING[sign]}" for sign in _signs(tree)]
     return "".join(
         f"{line}\n" for line in (*drawn, *(["  ".join(meanings)] * any(meanings)), *notes)
     )
@@ -127,15 +130,15 @@ def svg(cluster: Cluster) -> str:
     at = 0.0
     for sign in _signs(tree):
         legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
-        legend.text((at + 20, 11), _MEANING[sign], "small dim", size=SMALL)
-        at += 42 + width(_MEANING[sign], SMALL)
+        legend.text((at + 20, 11), _MEANING[sign], "small dim", size=SMALL_TEXT)
+        at += 42 + width(_MEANING[sign], SMALL_TEXT)
     notes += [f"{EMULATED}."] if cluster.emulated else []
     drawn = _card(tree)
     below = lines([(note, "small dim") for note in notes], max(360.0, drawn.size[0]))
     sheet = stack([lines([(what, "head")], math.inf), drawn, legend, below])
     levels = "; ".join(f"{tier.name} {_speed(cluster, tier.name)}" for tier in cluster.tiers)
-    told = f"Levels from coarse to near: {levels}" if levels else "No levels known"
-    return sheet.finish(f"Network of {what}", told)
+    sentence = f"Levels from coarse to near: {levels}" if levels else "No levels known"
+    return sheet.finish(f"Network of {what}", sentence)
 
 
 # ---------------------------------------------------------------- the tree
@@ -145,23 +148,24 @@ def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
     """The network to the depth that is drawn, and a note on what is not drawn."""
     nodes = tuple(
         sorted(
-            (one for one in cluster.nodes if one.machine.gpus), key=lambda one: natural(one.name)
+            (node for node in cluster.nodes if node.machine.gpus),
+            key=lambda node: natural(node.name),
         )
     )
     deepest = len(cluster.tiers) + 1
     for depth in range(deepest, 0, -1):
         parts = _parts(cluster, nodes, 0, depth)
-        if sum(map(_lines, parts)) < MOST:
+        if sum(map(_lines, parts)) < MAX_DRAWN_ROWS:
             break
     notes = []
-    if sum(map(_lines, parts)) >= MOST:
+    if sum(map(_lines, parts)) >= MAX_DRAWN_ROWS:
         what = f"{cluster.tiers[0].name} domains" if cluster.tiers else "kinds of nodes"
-        notes.append(f"... and {len(parts) - MOST + 2} more {what}")
-        parts = parts[: MOST - 2]
+        notes.append(f"... and {len(parts) - MAX_DRAWN_ROWS + 2} more {what}")
+        parts = parts[: MAX_DRAWN_ROWS - 2]
     if depth < deepest:
         hidden = [*(f"{tier.name} domains" for tier in cluster.tiers[depth:]), "nodes"]
         notes.append(f"Not shown, as too many: {', '.join(hidden)}")
-    others = [one for one in cluster.nodes if not one.machine.gpus]
+    others = [node for node in cluster.nodes if not node.machine.gpus]
     if others:
         notes.append(f"Not shown: {counted(len(others), 'node')} without GPUs")
     speed = _speed(cluster, BEYOND)
@@ -197,13 +201,14 @@ def _row(node: Node) -> _Row:
     """The drawing of a node, without its name."""
     signs = tuple(word if word in _MEANING else BROKEN for word in State.of(node).words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
-    said = [one for one in (node.unavailable or node.shared, slow) if one]
+    reserved = "reserved for topology jobs" if node.dedicated else None
+    remarks = [remark for remark in (node.unavailable or node.shared, slow, reserved) if remark]
     known = f"{free_gpus(node)} of {count(node.free)}" if DOUBT in signs else f"{free_gpus(node)}"
     return _Row(
         signs=signs,
         known=known,
         what=f"{len(signs)} x {node.machine.model or 'GPU'}",
-        tail=f" ({'; '.join(said)})" if said else "",
+        tail=f" ({'; '.join(remarks)})" if remarks else "",
     )
 
 
@@ -220,15 +225,13 @@ def _drawn(part: _Domain | _Row) -> set[str]:
 
 def _signs(tree: _Domain) -> list[str]:
     """The signs in a drawing, in the order of their meanings."""
-    found = _drawn(tree)
-    return [sign for sign in _MEANING if sign in found]
+    drawn_signs = _drawn(tree)
+    return [sign for sign in _MEANING if sign in drawn_signs]
 
 
 def _speed(cluster: Cluster, level: str) -> str:
-    if cluster.guessed(level):
-        return "speed unknown"
-    speeds = {tier.name: tier.bandwidth for tier in cluster.tiers}
-    return f"{speeds.get(level, cluster.beyond):g} GB/s"
+    rate = cluster.rate(level)
+    return "speed unknown" if rate is None else f"{rate:g} GB/s"
 
 
 def free_gpus(node: Node) -> int:
@@ -236,7 +239,7 @@ def free_gpus(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
-def names(every: Sequence[str], width: int) -> str:
+def fitting_names(every: Sequence[str], width: int) -> str:
     """As many names as fit in `width` columns, at least one, and the number of the rest."""
     shown, used = 1, len(every[0])
     most = width - len(f" and {len(every)} more")
@@ -257,16 +260,16 @@ def _card(part: _Domain | _Row) -> Sheet:
             corner = (gpu % _WRAPPED * _STEP, gpu // _WRAPPED * _STEP)
             sheet.box(corner, (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
         x = min(_WRAPPED, len(part.signs)) * _STEP + 8
-        said = f"{part.free}: {names(part.nodes, 40)}, {part.what}{part.tail}"
-        sheet.text((x, 11), said, "small", room=420, size=SMALL)
+        sentence = f"{part.free}: {fitting_names(part.nodes, 40)}, {part.what}{part.tail}"
+        sheet.text((x, 11), sentence, "small", room=420, size=SMALL_TEXT)
         return sheet
     free, gpus = part.free
     sheet.text((0, 12), part.name, "strong", room=220)
-    sheet.text((0, 28), f"{part.speed}; {part.gauge}", "small dim", room=260, size=SMALL)
+    sheet.text((0, 28), f"{part.speed}; {part.gauge}", "small dim", room=260, size=SMALL_TEXT)
     sheet.box((0, 35), (180, 4), "used", corner=2)
     if free:
         sheet.box((0, 35), (180 * free / gpus, 4), "on", corner=2)
-    inside = [_card(one) for one in part.parts]
+    inside = [_card(part) for part in part.parts]
     across = isinstance(part.parts[0], _Domain) if part.parts else False
     across = across and sum(card.size[0] for card in inside) <= _WIDEST
     return framed(stack([sheet, stack(inside, across=across)]), "")

@@ -9,9 +9,9 @@ from html import escape
 
 from arena_topo.escaping import one_line
 
-Point = tuple[float, float]
+SheetPoint = tuple[float, float]
 
-TEXT, SMALL, HEAD, BIG = 13, 12, 17, 24
+TEXT, SMALL_TEXT, HEAD, BIG = 13, 12, 17, 24
 """Sizes of text in pixels."""
 
 _MARGIN = 20
@@ -93,7 +93,7 @@ def _cut(line: str, keep: int) -> str:
     return f"{line[:head]}\u2026{line[len(line) - (keep - head) :]}"
 
 
-def wrapped(words: str, room: float, size: float = TEXT) -> list[str]:
+def wrap_text(words: str, room: float, size: float = TEXT) -> list[str]:
     """The words in lines of at most so many pixels; a longer word is truncated in its middle."""
     lines: list[str] = []
     line = ""
@@ -128,7 +128,7 @@ class Sheet:
         """Grow to at least this height."""
         self._bottom = max(self._bottom, self._top + high)
 
-    def inset(self, other: Sheet, at: Point) -> None:
+    def inset(self, other: Sheet, at: SheetPoint) -> None:
         """Insert another sheet, by its upper left corner."""
         if not other._shapes:
             return
@@ -137,7 +137,9 @@ class Sheet:
         moved = _pair((at[0] - other._left, at[1] - other._top))
         self._shapes += [f'<g transform="translate({moved})">', *other._shapes, "</g>"]
 
-    def box(self, at: Point, size: tuple[float, float], look: str, *, corner: float = 8) -> None:
+    def box(
+        self, at: SheetPoint, size: tuple[float, float], look: str, *, corner: float = 8
+    ) -> None:
         """A rectangle with round corners, by its upper left one."""
         self._reach(*at)
         self._reach(at[0] + size[0], at[1] + size[1])
@@ -146,7 +148,7 @@ class Sheet:
             f' width="{_number(size[0])}" height="{_number(size[1])}" rx="{_number(corner)}"/>'
         )
 
-    def line(self, points: Sequence[Point], look: str, *, thick: float = 2) -> None:
+    def line(self, points: Sequence[SheetPoint], look: str, *, thick: float = 2) -> None:
         """A line through these points."""
         for point in points:
             self._reach(*point)
@@ -154,7 +156,13 @@ class Sheet:
         self._shapes.append(f'<path class="{look}" stroke-width="{_number(thick)}" d="M{path}"/>')
 
     def text(
-        self, at: Point, words: str, look: str = "", *, room: float = math.inf, size: float = TEXT
+        self,
+        at: SheetPoint,
+        words: str,
+        look: str = "",
+        *,
+        room: float = math.inf,
+        size: float = TEXT,
     ) -> None:
         """A line of text on the baseline at `at`, truncated in the middle if it has no room."""
         line = fitted(words, room, size)
@@ -170,7 +178,7 @@ class Sheet:
 
     def finish(self, title: str, description: str) -> str:
         """The whole document; title and description are for people who cannot see it."""
-        wide, high = (one + 2 * _MARGIN for one in self.size)
+        wide, high = (length + 2 * _MARGIN for length in self.size)
         left, top = self._left - _MARGIN, self._top - _MARGIN
         size = f'width="{_number(wide)}" height="{_number(high)}"'
         view = f"{_pair((left, top))} {_pair((wide, high))}"
@@ -191,17 +199,17 @@ class Sheet:
         self._right, self._bottom = max(self._right, x), max(self._bottom, y)
 
 
-def lines(said: Sequence[tuple[str, str]], room: float) -> Sheet:
+def lines(captions: Sequence[tuple[str, str]], room: float) -> Sheet:
     """Sentences below each other, each with the class of its text, wrapped to so many pixels."""
     sheet = Sheet()
     y = 0.0
-    for words, look in said:
+    for words, look in captions:
         classes = look.split()
-        sizes = {"small": SMALL, "head": HEAD, "big": BIG}
+        sizes = {"small": SMALL_TEXT, "head": HEAD, "big": BIG}
         size = next((sizes[name] for name in classes if name in sizes), TEXT)
         # Bold text is slightly wider.
         bold = 1.1 if size > TEXT or "strong" in classes else 1.0
-        for line in wrapped(words, room / bold, size):
+        for line in wrap_text(words, room / bold, size):
             sheet.text((0, y + size), line, look, size=size)
             y += 1.4 * size
     return sheet
@@ -227,11 +235,11 @@ def framed(content: Sheet, words: str, look: str = "frame", *, least: float = 0.
     sheet.inset(content, (_PAD + (inner - wide) / 2, _PAD))
     if words:
         middle = (_PAD + inner / 2, high + _PAD + 19)
-        sheet.text(middle, words, "small middle", room=inner, size=SMALL)
+        sheet.text(middle, words, "small middle", room=inner, size=SMALL_TEXT)
     return sheet
 
 
-def _pair(point: Point) -> str:
+def _pair(point: SheetPoint) -> str:
     return f"{_number(point[0])} {_number(point[1])}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.layout import NOTHING, Style, Styled, align, table, truth
+from arena_topo.layout import NOTHING, Style, Styled, align, go_bool, table
 from arena_topo.topology import published
 
 if TYPE_CHECKING:
@@ -14,27 +14,43 @@ if TYPE_CHECKING:
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
 
 
-def emulated() -> str:
+def emulated_note() -> str:
     """The note on emulated machines as a line of a screen, its first word marked."""
     word, rest = EMULATED.split(" ", 1)
     return f"{Styled(word, Style.WARNING)} {rest}"
 
 
-def machines(presets: Iterable[tuple[str, Machine]]) -> str:
-    """One line for each machine: its GPUs and the links between them."""
+def machines_table(known: Iterable[tuple[str, Machine]], *, heading: str = "NAME") -> str:
+    """One line for each machine: its GPUs, the links between them, and its NICs."""
     rows = [
-        (name, str(len(one.gpus)), one.model or NOTHING, _links(one), truth(one.nvswitch))
-        for name, one in presets
+        (
+            name,
+            str(len(machine.gpus)),
+            machine.model or NOTHING,
+            _links(machine),
+            go_bool(machine.nvswitch),
+            _cards(machine),
+        )
+        for name, machine in known
     ]
-    return align(table(("NAME", "GPUS", "MODEL", "LINKS", "NVSWITCH"), rows))
+    return align(table((heading, "GPUS", "MODEL", "LINKS", "NVSWITCH", "NICS"), rows))
+
+
+def _cards(machine: Machine) -> str:
+    """The NICs of a machine: `8 x 50 GB/s`, their number alone if their speed is not known."""
+    speeds = {nic.speed for nic in machine.nics}
+    if not machine.nics:
+        return NOTHING
+    speed = min(speeds, key=lambda rate: rate or 0.0)
+    return f"{len(machine.nics)} x {speed:g} GB/s" if speed else str(len(machine.nics))
 
 
 def _links(machine: Machine) -> str:
-    found = {link for row in machine.links for link in row if link is not None}
-    return ",".join(str(link) for link in sorted(found, reverse=True)) or "-"
+    links = {link for row in machine.links for link in row if link is not None}
+    return ",".join(str(link) for link in sorted(links, reverse=True)) or "-"
 
 
-def matrix(machine: Machine, *, cards: bool = True) -> str:
+def matrix_table(machine: Machine, *, cards: bool = True) -> str:
     """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs.
 
     Without `cards` the NICs are left out; assumed NICs are always left out.

@@ -1,4 +1,4 @@
-"""The protocol of an engine (`Backend`) and its values: JobStatus, Instance, Event, Options.
+"""What engines take and return: Options, JobStatus, Instance, Event. `backend` has their protocol.
 
     kubernetes  an API server with an MPI operator
     local       the embedded engine: jobs as processes on this machine
@@ -8,26 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from arena_topo.escaping import one_line
+from arena_topo.manifests.cause import CauseCode
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
-    from arena_topo.engines.lines import Following, LogOptions, Wanted
-    from arena_topo.engines.metrics import GpuSample
-    from arena_topo.engines.occupancy import Occupancy
-    from arena_topo.engines.volume import Volume
-    from arena_topo.job import MPIJob
-    from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
-    from arena_topo.manifests.versions import ApiVersion
-    from arena_topo.solver import Request
-    from arena_topo.topology import Cluster, Machine, Node
+    from arena_topo.manifests import Manifest, PlacementForecast
+    from arena_topo.manifests.annotations import LastStop
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -92,8 +85,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of one job. Times are Unix seconds; None means not yet.
 
     `forecast` is the recorded placement with its promised bandwidth. `reason` is a sentence: why
-    the job waits or failed. `exit_code` and `command` are those of the launcher, if known.
-    `stopped` are the pods that a suspended job had, as far as their logs still exist.
+    the job waits or failed. `deadline` is when the engine ends a running job, None if that is not
+    known. `exit_code` and `command` are those of the launcher, if known. `stopped` are the pods
+    that a suspended job had, as far as their logs still exist. `last_stop` is when and why the
+    controller last stopped it. `until` is when its patience ends, if that is why it waits.
     """
 
     uid: str
@@ -102,12 +97,13 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     created: float
     finished: float | None = None
+    deadline: float | None = None
     instances: tuple[Instance, ...] = ()
     stopped: tuple[Instance, ...] = ()
     priority: str = "N/A"
     request_gpus: int = 0
     allocated_gpus: int = 0
-    forecast: Forecast | None = None
+    forecast: PlacementForecast | None = None
     reason: str | None = None
     exit_code: int | None = None
     tensorboard: str = ""
@@ -115,14 +111,28 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     model_version: str = ""
     model_source: str = ""
     command: str = ""
+    last_stop: LastStop | None = None
+    until: float | None = None
+
+    def waits_because(self, code: CauseCode) -> Mapping[str, str] | None:
+        """The parameters of the recorded cause for which it waits, if it has this code."""
+        cause = None if self.forecast is None else self.forecast.cause
+        return cause.parameters if cause is not None and cause.code == code else None
 
     @property
     def chief(self) -> Instance | None:
         """The launcher that counts; None without one."""
-        return next((one for one in self.instances if one.chief), None)
+        return next((instance for instance in self.instances if instance.chief), None)
+
+    def stop_sentence(self, now: float) -> str | None:
+        """When and why the controller last stopped the job, and the next start; None if never."""
+        if self.last_stop is None:
+            return None
+        runs = self.forecast is None or self.forecast.state == "placed"
+        return self.last_stop.sentence(now, runs=runs)
 
     def __repr__(self) -> str:
-        """The job on one line: `<JobStatus default/bert RUNNING, 8 GPUs, 115 GB/s>`."""
+        """The job on one line: `<JobStatus default/bert RUNNING, 8 GPUs, 130 GB/s>`."""
         words = [f"{self.namespace}/{self.name} {self.phase}", f"{self.request_gpus} GPUs"]
         if self.forecast is not None and self.forecast.usable is not None:
             words.append(f"{self.forecast.usable:.3g} GB/s")
@@ -131,7 +141,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
         return f"<JobStatus {', '.join(words)}>"
 
 
-def slots_of(forecast: Forecast, status: JobStatus) -> int:
+def slots_of(forecast: PlacementForecast, status: JobStatus) -> int:
     """The number of ranks of each worker: one for each of its GPUs."""
     # With DRA claims the containers of a worker request no GPUs.
     known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
@@ -159,162 +169,6 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 def unheard(_text: str) -> None:
     """Ignore a message: the default of callbacks."""
-
-
-class Pausing(Protocol):
-    """How an engine without a `queue` suspends and resumes jobs.
-
-    NotFound if the job does not exist, NotPossible to suspend or resume a job that is over.
-    """
-
-    def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
-        """The request of a job to the solver, and the machines for which the job was submitted."""
-
-    def check_restart(self, name: str, namespace: str) -> None:
-        """Unplaceable if a job that has GPUs would not start at once after a suspension."""
-
-    def suspend(self, name: str, namespace: str) -> bool:
-        """End a job's pods until it is resumed; False if it was suspended already."""
-
-    def resume(self, name: str, namespace: str) -> bool:
-        """Queue or start a suspended job; False if it was not suspended."""
-
-
-class Backend(Protocol):
-    """The protocol of every engine. A job is a name and a namespace; all reads are fresh."""
-
-    name: str
-    place: str
-    """The identity of the engine in stored data about its jobs: the API server's address, or
-    `local`."""
-    look_every: float
-    """The poll interval in seconds that does not burden the engine."""
-    starts_waiting: bool
-    """Whether the engine itself starts a waiting job as soon as possible."""
-
-    @property
-    def binding(self) -> Binding | None:
-        """The binding by which the engine itself enforces placements; None: the manifests do it."""
-
-    @property
-    def queue(self) -> Queue | None:
-        """The queue of gangs and recorded placements; None if the engine queues jobs by itself."""
-
-    @property
-    def pausing(self) -> Pausing | None:
-        """The way to suspend jobs without a queue; None with a queue."""
-
-    def close(self) -> None:
-        """Close the connections; later requests open new ones."""
-
-    def default_namespace(self) -> str:
-        """The namespace of jobs when the user names none."""
-
-    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
-        """The user in whose name jobs are submitted; `tell` gets a note if the name is a guess."""
-
-    def api_version(self) -> ApiVersion:
-        """The MPIJob version to write; ClusterError if the engine serves none."""
-
-    def cluster(self) -> Cluster:
-        """All nodes with what is free on them now."""
-
-    def nodes(self) -> Occupancy:
-        """All nodes with the pods on their GPUs, and the cluster of the same moment."""
-
-    def mechanisms(self, namespace: str) -> Mechanisms:
-        """The mechanisms that bind placements in a namespace, found by trying them."""
-
-    def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """The settings of a job that the engine ignores, as notes for the submitter."""
-
-    def machines(self) -> tuple[Node, ...]:
-        """All nodes, busy or free, read once; empty if the caller may not list them."""
-
-    def apply(self, plan: Plan) -> tuple[str, ...]:
-        """Create the plan's objects, all or none; the names of the created objects.
-
-        AlreadyExists if the job's name is taken.
-        """
-
-    def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Check the plan's objects as `apply` would, without creating any; their warnings."""
-
-    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """The stored objects under the names of a plan's objects, in their order; None if absent.
-
-        Leftovers of an earlier job of this name count as absent.
-        """
-
-    def job(self, name: str, namespace: str) -> JobStatus:
-        """One job; NotFound if it does not exist."""
-
-    def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
-        """All jobs of a namespace, or of all namespaces (None), newest first.
-
-        `selector` selects jobs by their labels, in the syntax of `LabelSelector`.
-        """
-
-    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
-        """Delete a job and all that belongs to it; NotFound if it does not exist.
-
-        With a `uid` only the job with this uid; a later job of the same name is NotFound too.
-        """
-
-    def follow(
-        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
-    ) -> Following:
-        """The merged logs of the job's pods that `wanted` accepts, future pods included.
-
-        `tail` and `since` limit only the lines written before this call. Without `options.follow`
-        each log is read to its present end.
-        """
-
-    def attach(
-        self,
-        job: JobStatus,
-        instance: str,
-        command: Sequence[str],
-        *,
-        container: str | None = None,
-        terminal: bool = False,
-        tell: Callable[[str], None] = unheard,
-    ) -> int:
-        """Run a command in a pod, on the standard streams of this process; its exit code.
-
-        With `terminal`, stdin and stdout are one terminal, which the command controls. Before the
-        command starts, `tell` gets the name of the container. NotFound if the pod or the container
-        does not exist, NotPossible if it does not run, ClusterError if the connection breaks.
-        """
-
-    def metrics(
-        self,
-        namespace: str | None = None,
-        *,
-        pods: Collection[str] = (),
-        tell: Callable[[str], None] = unheard,
-    ) -> tuple[GpuSample, ...]:
-        """The load of the GPUs, by node and index: all, or those of a namespace or of some pods.
-
-        Never raises, and returns in bounded time. Empty if nothing measures the GPUs or the source
-        does not answer; `tell` then gets the reason.
-        """
-
-    def events(self, job: JobStatus) -> tuple[Event, ...]:
-        """The events of the job and its pods, oldest first."""
-
-    def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
-        """The bound volume claims of a namespace, or of all (None), by namespace and name."""
-
-    def administrators(self, namespace: str) -> frozenset[str]:
-        """The administrators in a namespace's arena configuration; empty if that is unknown."""
-
-    def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
-        """Publish the links of a node, whose name is the machine's, for all readers.
-
-        NotFound if the node does not exist. With `dry_run` everything is checked and nothing is
-        stored.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

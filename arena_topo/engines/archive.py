@@ -45,36 +45,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import msgspec
 
 from arena_topo.engines.lines import (
-    NOWHERE,
+    LOG_START,
     Key,
     Line,
     LogOptions,
+    LogTurn,
     Notice,
     Parser,
     Source,
-    Turn,
-    Wanted,
-    after,
-    moment,
+    SourceFilter,
     more_files,
+    parse_nanoseconds,
+    position_after,
     since,
     stamped,
 )
 from arena_topo.engines.private import require_private, state_folder
-from arena_topo.engines.tagging import Tagging, tagging
+from arena_topo.engines.rank_tags import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import replace_file
 
 if TYPE_CHECKING:
     from arena_topo.engines import JobStatus
 
-SWITCH = "ARENA_TOPO_LOG_ARCHIVE"
+ARCHIVE_VARIABLE = "ARENA_TOPO_LOG_ARCHIVE"
 """The variable that turns the archive off (`0`, `off`), or gives its size (`500M`, `4Gi`)."""
 
-MOST = 1 << 30
+MAX_ARCHIVE_BYTES = 1 << 30
 """Bytes of the whole archive: a tenth of the smallest usual quota of a home folder (10 GB)."""
 
-LARGEST = 64 << 20
+MAX_LOG_FILE_BYTES = 64 << 20
 """Bytes of a log: some hundred thousand lines, for many jobs the whole log of the launcher."""
 
 AGE = 30 * 86_400
@@ -83,8 +83,8 @@ AGE = 30 * 86_400
 BATCH = 1000
 """Lines that `adopt` writes at once."""
 
-FORMAT = 2
-"""The version of the files; files of another version are named and left out."""
+ARCHIVE_FORMAT = 1
+"""The version of the files; those of another version are read as far as they say the same."""
 
 SOON = 0.5
 """Seconds after which `write` writes the lines that wait."""
@@ -127,12 +127,12 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
     slots: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     tags: str | None = None
     deleted: bool = False
-    format: int = FORMAT
+    format: int = ARCHIVE_FORMAT
 
     @property
     def tagging(self) -> Tagging | None:
         """The kind of tags that the job's command asks for, if known."""
-        return next((one for one in Tagging if one == self.tags), None)
+        return next((tagging for tagging in Tagging if tagging == self.tags), None)
 
 
 class Kept(JobHead, frozen=True, kw_only=True):
@@ -195,14 +195,14 @@ class Keeping:
                 self._archive.tidy()
 
     def _take(self, source: Source, items: Sequence[Line | Notice]) -> None:
-        turns = {one.turn for one in items if isinstance(one, Notice)}
-        if Turn.CUT in turns:
+        turns = {item.turn for item in items if isinstance(item, Notice)}
+        if LogTurn.CUT in turns:
             self._cut.add(source)
-        if lines := [one for one in items if isinstance(one, Line)]:
+        if lines := [item for item in items if isinstance(item, Line)]:
             whole = (self._whole or lines[0].at >= self._started) and source not in self._cut
             if self._writer(source).take(lines, whole=whole) > CHUNK:
                 self._flush(self._writer(source))
-        if Turn.ENDED in turns:
+        if LogTurn.ENDED in turns:
             self._flush(self._writer(source), end=True)
 
     def close(self, job: JobStatus | None = None, *, deleted: bool = False) -> None:
@@ -211,9 +211,9 @@ class Keeping:
             return
         with self._trying():
             self._flush(*self._writers.values())
-            there = self._head()
+            job_head = self._head()
             # The state at deletion is final: concurrent follows see the job end just then.
-            if job is not None and (deleted or there is None or not there.deleted):
+            if job is not None and (deleted or job_head is None or not job_head.deleted):
                 seen = {**_seen(job), "deleted": deleted}
                 self._about = msgspec.structs.replace(self._about, **seen)
                 self._write_head()
@@ -252,11 +252,11 @@ class Keeping:
 
     def _flush(self, *writers: _Writer, end: bool = False) -> None:
         with _locked(self._folder / "writing"):
-            for one in writers:
-                one.flush(end=end)
+            for writer in writers:
+                writer.flush(end=end)
             sizes = self._writers.values()
-            while sum(one.size for one in sizes) > self._archive.most:
-                if not max(sizes, key=lambda one: one.size).trim():
+            while sum(writer.size for writer in sizes) > self._archive.most:
+                if not max(sizes, key=lambda writer: writer.size).trim():
                     break
 
 
@@ -272,7 +272,7 @@ class _Writer:
         """The position of the last line that was written or dropped."""
         self.size = 0
         """Bytes of the complete rows of the file, when it was last read."""
-        self._there, self._ended, self._inode = NOWHERE, False, 0
+        self._there, self._ended, self._inode = LOG_START, False, 0
         """The position of the file's last line, and whether the log was read to its end."""
 
     def take(self, lines: Sequence[Line], *, whole: bool) -> int:
@@ -307,7 +307,7 @@ class _Writer:
             except FileNotFoundError:
                 inode = 0
             if inode != self._inode:
-                self._inode, self.size, self._there, self._ended = inode, 0, NOWHERE, False
+                self._inode, self.size, self._there, self._ended = inode, 0, LOG_START, False
             if not inode:
                 return
             offset = file.seek(self.size)
@@ -321,24 +321,24 @@ class _Writer:
                 offset += len(data)
                 return data
 
-            for one in _rows(read, self._source):
-                if isinstance(one, Line):
-                    self._there = after(self._there, (one.at,))
-                self._ended = one == _END
+            for row in _rows(read, self._source):
+                if isinstance(row, Line):
+                    self._there = position_after(self._there, (row.at,))
+                self._ended = row == _END
 
     def _rows(self, lines: Sequence[Line]) -> bytes:
         """The rows of the lines that are newer than the last line of the file."""
-        begun, key, known = self._key is not None, self._key or NOWHERE, self._there
-        self._key = after(key, [line.at for line in lines])
+        begun, key, known = self._key is not None, self._key or LOG_START, self._there
+        self._key = position_after(key, [line.at for line in lines])
         start = 0
         for line in lines if key != known else ():
-            key = after(key, (line.at,))
+            key = position_after(key, (line.at,))
             if key > known:
                 break
             start += 1
         if start == len(lines):
             return b""
-        first = known == NOWHERE
+        first = known == LOG_START
         lacks = (begun or not self._whole) if first else (not begun and not start)
         self._there = self._key
         rows = [_GAP + b"\n"] if lacks else []
@@ -360,7 +360,7 @@ class _Writer:
         self.size += len(data)
 
     def _header(self) -> bytes:
-        return b"# %b\n" % json.dumps({"format": FORMAT, **asdict(self._source)}).encode()
+        return b"# %b\n" % json.dumps({"format": ARCHIVE_FORMAT, **asdict(self._source)}).encode()
 
     def trim(self) -> int:
         """Remove the oldest quarter of the file; the number of bytes."""
@@ -419,7 +419,7 @@ def _described(path: Path) -> _Described | None:
                 ended = row[:-1] == _END
             elif row.endswith(b"\n"):
                 first, last, ended = first or row, row, False
-    begun, over = (moment(one.partition(b" ")[0]) or 0 for one in (first, last))
+    begun, over = (parse_nanoseconds(line.partition(b" ")[0]) or 0 for line in (first, last))
     return _Described(source=source, first=begun, last=over, lacks=lacks, ended=ended)
 
 
@@ -434,11 +434,11 @@ class Archive:
         self,
         root: Path | None,
         *,
-        most: int = MOST,
+        most: int = MAX_ARCHIVE_BYTES,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.root, self.most, self.largest = root, most, min(LARGEST, most)
+        self.root, self.most, self.largest = root, most, min(MAX_LOG_FILE_BYTES, most)
         self._tell, self._clock = tell, clock
         self._told = False
         self._damaged: set[Path] = set()
@@ -475,15 +475,15 @@ class Archive:
     ) -> None:
         """Archive all lines of a deleted job, each log to its end.
 
-        A notice (`Turn.CUT`) says that the beginning of a log was removed.
+        A notice (`LogTurn.CUT`) says that the beginning of a log was removed.
         """
         sources: dict[Source, None] = {}
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
             rest = iter(lines)
             while batch := list(islice(rest, BATCH)):
                 keeping.write(batch)
-                sources |= dict.fromkeys(one.source for one in batch if isinstance(one, Line))
-            keeping.write([Notice(turn=Turn.ENDED, source=one) for one in sources])
+                sources |= dict.fromkeys(line.source for line in batch if isinstance(line, Line))
+            keeping.write([Notice(turn=LogTurn.ENDED, source=source) for source in sources])
             keeping.close(job, deleted=not job.phase.over)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
@@ -494,14 +494,14 @@ class Archive:
         if self.root is None:
             return ()
         wanted = _folder(place, namespace, name, "").rpartition("-")[0]
-        found = []
+        kept_jobs = []
         with contextlib.suppress(OSError):
             for folder in self.root.iterdir():
                 if folder.name.rpartition("-")[0] == wanted:
                     with self._skipping(folder):
-                        found.append(self._read(folder))
-        there = [one for one in found if one is not None and one.sources]
-        return tuple(sorted(there, key=lambda one: (one.created, one.last), reverse=True))
+                        kept_jobs.append(self._read(folder))
+        archived = [kept for kept in kept_jobs if kept is not None and kept.sources]
+        return tuple(sorted(archived, key=lambda kept: (kept.created, kept.last), reverse=True))
 
     @contextlib.contextmanager
     def _skipping(self, path: Path) -> Iterator[None]:
@@ -536,7 +536,7 @@ class Archive:
             folder=folder,
             first=min((log.first for log in logs if log.first), default=0),
             last=max((log.last for log in logs), default=0),
-            sources=tuple(one.source for one in sorted(logs, key=_place)),
+            sources=tuple(log.source for log in sorted(logs, key=_place)),
             lacking=lacking,
             complete=over and not lacking and not damaged and all(log.ended for log in logs),
         )
@@ -545,7 +545,7 @@ class Archive:
         self,
         kept: Kept,
         options: LogOptions = LogOptions(),  # noqa: B008  frozen
-        wanted: Wanted = lambda _: True,
+        wanted: SourceFilter = lambda _: True,
     ) -> Iterator[Line]:
         """The archived lines of the wanted logs, merged by time, each log in its order.
 
@@ -554,9 +554,9 @@ class Archive:
         ignored. ArenaError if the lines cannot be read.
         """
         sources = [
-            one
-            for one in kept.sources
-            if options.container in {None, one.container} and wanted(one)
+            source
+            for source in kept.sources
+            if options.container in {None, source.container} and wanted(source)
         ]
         begins = since(options, self._clock()) or 0
         runs = _runs(sources, tries=options.previous)
@@ -592,17 +592,17 @@ class Archive:
         if not self._told:
             self._told = True
             where = "" if self.root is None else f" in {self.root}"
-            self._tell(f"the log is not kept{where}: {why} (to keep none: {SWITCH}=off)")
+            self._tell(f"the log is not kept{where}: {why} (to keep none: {ARCHIVE_VARIABLE}=off)")
 
 
 def open_archive(
     environment: Mapping[str, str], *, tell: Callable[[str], None] = lambda _: None
 ) -> Archive:
-    """The archive of the user; UsageError if `SWITCH` is invalid.
+    """The archive of the user; UsageError if `ARCHIVE_VARIABLE` is invalid.
 
     If another user owns its folder, it is neither read nor written, and `tell` hears why.
     """
-    most = _most(environment.get(SWITCH, ""))
+    most = _most(environment.get(ARCHIVE_VARIABLE, ""))
     root: Path | None = None
     with contextlib.suppress(ArenaError):
         root = state_folder(environment) / "logs"
@@ -619,33 +619,33 @@ def open_archive(
 def _most(text: str) -> int:
     word = text.strip().lower()
     if word in {"", "on", "yes", "true", "1"}:
-        return MOST
+        return MAX_ARCHIVE_BYTES
     if word in {"off", "no", "false", "0"}:
         return 0
     size = re.fullmatch(r"([0-9]{1,9})([kmgt])i?b?", word)
     if size is None:
         raise UsageError(
-            f"{SWITCH} is {text!r}",
+            f"{ARCHIVE_VARIABLE} is {text!r}",
             why="expected off, or how large the archive of logs may be",
-            hint=f"{SWITCH}=500M, {SWITCH}=4G or {SWITCH}=off",
+            hint=f"{ARCHIVE_VARIABLE}=500M, {ARCHIVE_VARIABLE}=4G or {ARCHIVE_VARIABLE}=off",
         )
     return int(size[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[size[2]]
 
 
 def _place(log: _Described) -> tuple[object, ...]:
     """The sort key of a job's logs: launchers in the order of their tries, workers by index."""
-    one = log.source
-    worker = -1 if one.worker is None else one.worker
-    first = log.first if one.chief else 0
-    return (not one.chief, worker, first, one.pod, one.container, one.run, one.uid)
+    source = log.source
+    worker = -1 if source.worker is None else source.worker
+    first = log.first if source.chief else 0
+    return (not source.chief, worker, first, source.pod, source.container, source.run, source.uid)
 
 
 def _runs(sources: Sequence[Source], *, tries: bool) -> list[list[Source]]:
     """The runs of each container in their order; `tries`: all launchers count as a container."""
     runs: dict[tuple[str, ...], list[Source]] = {}
-    for one in sorted(sources, key=lambda one: 0 if tries else one.run):
-        pod = () if tries and one.chief else (one.pod, one.uid)
-        runs.setdefault((*pod, one.container), []).append(one)
+    for source in sorted(sources, key=lambda source: 0 if tries else source.run):
+        pod = () if tries and source.chief else (source.pod, source.uid)
+        runs.setdefault((*pod, source.container), []).append(source)
     return list(runs.values())
 
 
@@ -658,9 +658,9 @@ def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -
 
 def _lines(path: Path, source: Source) -> Iterator[Line]:
     with path.open("rb", buffering=0) as file:
-        for one in _rows(partial(file.read, CHUNK), source):
-            if isinstance(one, Line):
-                yield one
+        for row in _rows(partial(file.read, CHUNK), source):
+            if isinstance(row, Line):
+                yield row
 
 
 def _seen(job: JobStatus) -> dict[str, Any]:
@@ -669,8 +669,8 @@ def _seen(job: JobStatus) -> dict[str, Any]:
 
 def _folder(place: str, namespace: str, name: str, uid: str) -> str:
     job = _hash(place, namespace, name)
-    # Each version has folders of its own.
-    return f"{_readable(name)}.{_readable(namespace)}-{job}-{_hash(str(FORMAT), uid)}"
+    # No version writes into the folders of another.
+    return f"{_readable(name)}.{_readable(namespace)}-{job}-{_hash(str(ARCHIVE_FORMAT), uid)}"
 
 
 def _log(source: Source) -> str:
@@ -720,30 +720,19 @@ def _make(folder: Path) -> None:
 
 
 class Damaged(Exception):
-    """A file of the archive is damaged, or of another version; the text says why."""
-
-
-class _Version(msgspec.Struct):
-    format: int = 0
+    """A file of the archive is damaged; the text says why."""
 
 
 Head = TypeVar("Head", JobHead, Source)
 
 
 def _decoded(data: bytes, kind: type[Head]) -> Head:
-    """The value of a JSON text; Damaged if it is invalid, or of another version."""
+    """The value of a JSON text; Damaged if it is invalid."""
     try:
         # A name may contain lone surrogates, which msgspec's decoder refuses.
-        value = json.loads(data)
-        version = msgspec.convert(value, _Version).format
-        if 0 < version != FORMAT:
-            raise Damaged(
-                f"another version of arena-topo wrote it (format {version}, not {FORMAT});"
-                " its logs are plain text"
-            )
-        found = msgspec.convert(value, kind)
+        decoded = msgspec.convert(json.loads(data), kind)
     except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(str(error)) from error
-    if isinstance(found, Source) and not 0 <= max(found.run, found.worker or 0) <= _MOST:
+    if isinstance(decoded, Source) and not 0 <= max(decoded.run, decoded.worker or 0) <= _MOST:
         raise Damaged("its first row names no run of a container")
-    return found
+    return decoded

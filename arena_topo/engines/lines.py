@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,18 +12,18 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from arena_topo.errors import UsageError
+from arena_topo.errors import TimedOut, UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from arena_topo.errors import ArenaError
 
-LONGEST = 262_144
+MAX_LINE_BYTES = 262_144
 """Bytes of a line; a longer line is truncated, with a mark at its end."""
 
 _MARK = " ... ({:,} more bytes of this line are left out)"
-_MARKED = LONGEST - 80
+_MARKED = MAX_LINE_BYTES - 80
 """Bytes of a truncated line before its mark: it is not truncated again when it is read back."""
 
 
@@ -76,7 +78,7 @@ class Line(NamedTuple):
     fed: bool = True
 
 
-class Turn(StrEnum):
+class LogTurn(StrEnum):
     """An event of a followed log."""
 
     JOINED = "joined"
@@ -101,7 +103,7 @@ class Turn(StrEnum):
 class Notice:
     """An event of a followed log; `error` is the cause of a failure."""
 
-    turn: Turn
+    turn: LogTurn
     source: Source
     error: ArenaError | None = None
 
@@ -134,23 +136,29 @@ class Following(Protocol):
         """Close all streams."""
 
 
-Wanted = Callable[[Source], bool]
+SourceFilter = Callable[[Source], bool]
 """The predicate of the wanted logs; called with the present run and container."""
 
 
-def read_to_end(following: Following) -> Iterator[Line]:
-    """The lines of logs that are not followed; ArenaError of the first log that cannot be read."""
+def read_to_end(following: Following, *, within: float = math.inf) -> Iterator[Line]:
+    """The lines of logs that are not followed; ArenaError of the first log that cannot be read.
+
+    TimedOut if their ends have not come `within` so many seconds.
+    """
+    end = time.monotonic() + within
     with following:
         done = False
         while not done:
+            if time.monotonic() > end:
+                raise TimedOut(f"the logs were not read within {within:g} s")
             items = following.read(0.1)
             # Before the lines are passed on: a slow consumer must not make it read once more.
             done = following.done
-            for one in items:
-                if isinstance(one, Line):
-                    yield one
-                elif one.turn is Turn.REFUSED and one.error is not None:
-                    raise one.error
+            for item in items:
+                if isinstance(item, Line):
+                    yield item
+                elif item.turn is LogTurn.REFUSED and item.error is not None:
+                    raise item.error
 
 
 _NANO = 1_000_000_000
@@ -166,16 +174,16 @@ _HEAD = 64
 """Bytes that no time and its blank are longer than."""
 
 
-def moment(stamp: bytes) -> int | None:
+def parse_nanoseconds(stamp: bytes) -> int | None:
     """Unix nanoseconds of an RFC 3339 time with any zone and up to nine digits; None if none."""
-    found = _STAMP.fullmatch(stamp)
-    if found is None:
+    match = _STAMP.fullmatch(stamp)
+    if match is None:
         return None
     try:
-        seconds = datetime.fromisoformat((found[1] + found[3]).decode()).timestamp()
+        seconds = datetime.fromisoformat((match[1] + match[3]).decode()).timestamp()
     except (ValueError, OverflowError):
         return None
-    return int(seconds) * _NANO + int((found[2] or b"0").ljust(9, b"0"))
+    return int(seconds) * _NANO + int((match[2] or b"0").ljust(9, b"0"))
 
 
 def stamped(at: int) -> bytes:
@@ -207,11 +215,11 @@ Key = tuple[int, int]
 Every reader gives a line the same position, whether it reads from the beginning or from a time on.
 """
 
-NOWHERE: Key = (-1, 0)
+LOG_START: Key = (-1, 0)
 """Before the first line."""
 
 
-def after(key: Key, times: Sequence[int]) -> Key:
+def position_after(key: Key, times: Sequence[int]) -> Key:
     """The position of the last of some lines behind a position; `times` are theirs."""
     latest = max(times, default=-1)
     if latest > key[0]:
@@ -234,8 +242,8 @@ class Parser:
     """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
 
     TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
-    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated, or
-    with `pieces` comes in lines of which all but the last have no line feed.
+    the time of the row before (`at` for the first). A text longer than `MAX_LINE_BYTES` is
+    truncated, or with `pieces` comes in lines of which all but the last have no line feed.
     """
 
     def __init__(self, source: Source, *, at: int = 0, pieces: bool = False) -> None:
@@ -254,37 +262,37 @@ class Parser:
     def feed(self, data: bytes) -> list[Line]:
         """The lines that these bytes complete."""
         rest = self._rest
-        if len(rest) > LONGEST + _HEAD and not self._pieces:
+        if len(rest) > MAX_LINE_BYTES + _HEAD and not self._pieces:
             end = data.find(b"\n")
             self._dropped += end if end >= 0 else len(data)
             if end < 0:
                 return []
             data = data[end:]
         *whole, self._rest = (rest + data if rest else data).split(b"\n")
-        found: list[Line] = []
+        lines: list[Line] = []
         source = self._source
         for row in whole:
             if (
                 row.startswith(self._second)
                 and row.startswith(self._zone, _ZONE)
                 and (digits := row[_FRACTION:_ZONE]).isdigit()
-                and len(row) <= LONGEST
+                and len(row) <= MAX_LINE_BYTES
                 and not self._inside
             ):
                 text = self._text
                 self._at = at = self._base + int(digits)
-                found.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
+                lines.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
             else:
                 pieces, last = self._split(row)
-                found += [*pieces, self._slow(last)]
+                lines += [*pieces, self._slow(last)]
         pieces, self._rest = self._split(self._rest)
-        return found + pieces
+        return lines + pieces
 
     def unfinished(self) -> list[Line]:
         """The beginning of a line that has no end yet; its rest comes as another line."""
-        found = self.finish()
-        self._inside = self._inside or bool(found)
-        return found
+        lines = self.finish()
+        self._inside = self._inside or bool(lines)
+        return lines
 
     def finish(self) -> list[Line]:
         """The last line of the log, if it has no line feed."""
@@ -296,18 +304,18 @@ class Parser:
 
     def _split(self, row: bytes) -> tuple[list[Line], bytes]:
         """The pieces of a row that is too long, and the rest of it."""
-        found: list[Line] = []
-        while self._pieces and len(row) > LONGEST:
-            found.append(self._slow(row[:LONGEST])._replace(fed=False))
-            self._inside, row = True, row[LONGEST:]
-        return found, row
+        lines: list[Line] = []
+        while self._pieces and len(row) > MAX_LINE_BYTES:
+            lines.append(self._slow(row[:MAX_LINE_BYTES])._replace(fed=False))
+            self._inside, row = True, row[MAX_LINE_BYTES:]
+        return lines, row
 
     def _slow(self, row: bytes) -> Line:
         """The line of any row."""
         text = row
         if not self._inside:
             stamp, _, text = row.partition(b" ")
-            at = moment(stamp)
+            at = parse_nanoseconds(stamp)
             if at is None:
                 at, stamp, text = self._at, b"", row
             elif len(stamp) > _ZONE and stamp[_FRACTION - 1 : _FRACTION] == b".":
@@ -315,7 +323,7 @@ class Parser:
                 self._base, self._text = at // _NANO * _NANO, len(stamp) + 1
             self._at, self._stamp = at, stamp
         self._inside = False
-        if len(text) > LONGEST:
+        if len(text) > MAX_LINE_BYTES:
             more = len(text) - _MARKED + self._dropped
             text = text[:_MARKED] + _MARK.format(more).encode()
             self._dropped = 0

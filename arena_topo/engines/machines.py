@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from arena_topo.engines import Backend
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, encoding, opened
@@ -25,14 +25,14 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.nvidia import Reading
 
-MOST_BYTES = 4_000_000
+MAX_MACHINE_BYTES = 4_000_000
 """The size limit of a file of a machine in bytes; its readers have lower limits."""
 
 
 _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
 
 
-def read(source: str) -> Reading:
+def read_description(source: str) -> Reading:
     """The machine that a file describes (`-`: standard input), and notes on ignored parts.
 
     Formats: the output of `nvidia-smi topo -m`, NCCL's XML, JSON of `topology show`, and a
@@ -58,22 +58,22 @@ def _parsed(text: str, name: str) -> Reading:
 
 def _document(text: str, name: str) -> Reading:
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        document = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise UnreadableTopology(
             f"this JSON is not complete: {error.msg}", where=f"line {error.lineno}"
         ) from error
     except (RecursionError, ValueError) as error:
         raise UnreadableTopology(f"this is not the JSON of a machine: {error}") from error
-    if found.get("kind") == "ConfigMap":
-        return Reading(machine=documents.from_config_map(found).machine)
-    if "gpus" not in found:
-        what = f"a {found['kind']}" if isinstance(found.get("kind"), str) else "other JSON"
+    if document.get("kind") == "ConfigMap":
+        return Reading(machine=documents.from_config_map(document).machine)
+    if "gpus" not in document:
+        what = f"a {document['kind']}" if isinstance(document.get("kind"), str) else "other JSON"
         raise UnreadableTopology(
             f"this is {what}, not a machine as `topology show -o json` prints it",
             hint="dumps of kubectl are read with --state FILE",
         )
-    return Reading(machine=documents.from_document(found, name=name))
+    return Reading(machine=documents.from_document(document, name=name))
 
 
 def _no_number(word: str) -> NoReturn:
@@ -85,13 +85,13 @@ def _text(source: str, *, hint: str = _HINT) -> tuple[str, str, str]:
     name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
     try:
         with opened(source) as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_MACHINE_BYTES + 1)
         text = data.decode(encoding(data))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {shown}", why=why, hint=hint) from error
-    if len(data) > MOST_BYTES:
-        why = f"more than {MOST_BYTES // 1_000_000} MB are no machine"
+    if len(data) > MAX_MACHINE_BYTES:
+        why = f"more than {MAX_MACHINE_BYTES // 1_000_000} MB are no machine"
         raise UsageError(f"cannot read {shown}", why=why, hint=hint)
     return text, name, shown
 
@@ -100,12 +100,12 @@ def discover() -> Machine:
     """This machine with its GPUs and NICs; ArenaError without GPUs, with what to install."""
     from arena_topo.engines.local import scheduler  # noqa: PLC0415 - loads the solver
 
-    found = scheduler.look()
-    if isinstance(found, Machine):
-        return scheduler.with_nics(found)
+    detected = scheduler.detect_machine()
+    if isinstance(detected, Machine):
+        return scheduler.with_local_nics(detected)
     raise ArenaError(
         "this machine has no GPUs that NVML or nvidia-smi can list",
-        why="; ".join(found),
+        why="; ".join(detected),
         hint="install NVIDIA's driver and pip install 'arena-topo[gpu]', or read a file that was"
         " made elsewhere: nvidia-smi topo -m > FILE, and --from FILE here",
     )
@@ -128,22 +128,22 @@ def publishing(
             hint="arena-topo topology publish NODE, or set NODE_NAME",
         )
     if source:
-        found = read(source)
+        reading = read_description(source)
     elif preset:
-        known = presets.machine(preset, preset)
-        found = Reading(machine=replace(known, knowledge=Knowledge.ASSUMED))
+        known = presets.preset_machine(preset, preset)
+        reading = Reading(machine=replace(known, knowledge=Knowledge.ASSUMED))
     else:
-        found = Reading(machine=discover())
-    machine = replace(found.machine, name=name or found.machine.name)
+        reading = Reading(machine=discover())
+    machine = replace(reading.machine, name=name or reading.machine.name)
     _check(machine)
-    return replace(found, machine=machine)
+    return replace(reading, machine=machine)
 
 
 def known(backend: Backend, node: str) -> Reading:
     """The machine of a node as the cluster knows it; UsageError if its links are unknown."""
-    for one in backend.cluster().nodes:
-        if one.name == node:
-            machine = replace(one.machine, name=node)
+    for other in backend.cluster().nodes:
+        if other.name == node:
+            machine = replace(other.machine, name=node)
             _check(machine)
             return Reading(machine=machine)
     raise UsageError(
@@ -151,13 +151,13 @@ def known(backend: Backend, node: str) -> Reading:
     )
 
 
-def with_measured(found: Reading, source: str) -> Reading:
+def with_measured(reading: Reading, source: str) -> Reading:
     """The same machine with the bandwidths in a file (`-`: standard input).
 
     The file is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or has this object as its
     `busBandwidth`. UsageError if it does not fit this machine, or names another node.
     """
-    machine = found.machine
+    machine = reading.machine
     text, _name, shown = _text(source, hint=_TABLE)
     try:
         table = json.loads(text, parse_constant=_no_number)
@@ -174,10 +174,10 @@ def with_measured(found: Reading, source: str) -> Reading:
     def refuse(path: str, reason: str) -> NoReturn:
         raise UsageError(f"{shown}{path}: {reason}", hint=_TABLE)
 
-    measured = documents.measured(table or {}, len(machine.gpus), refuse)
+    measured = documents.parse_measured(table or {}, len(machine.gpus), refuse)
     if not measured:
         raise UsageError(f"{shown}: there is no bandwidth in it", hint=_TABLE)
-    return replace(found, machine=replace(machine, measured=measured))
+    return replace(reading, machine=replace(machine, measured=measured))
 
 
 _TABLE = 'make one: arena-topo logs JOB --nccl --bus-bandwidth; it looks like {"0,1,2,3": 82.1}'

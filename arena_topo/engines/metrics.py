@@ -36,7 +36,9 @@ class GpuSample:
 
 def of_pod(samples: Iterable[GpuSample], pod: str) -> list[GpuSample]:
     """The samples of a pod's GPUs, by index."""
-    return sorted((one for one in samples if one.pod == pod), key=lambda one: one.index)
+    return sorted(
+        (sample for sample in samples if sample.pod == pod), key=lambda sample: sample.index
+    )
 
 
 def cells(
@@ -49,18 +51,18 @@ def cells(
     mine = of_pod(samples, pod.name)
     if not mine:
         return [(_given(status, pod), layout.NOTHING, layout.NOTHING)]
-    return [(str(one.index), percent(one.duty_cycle), _memory(one)) for one in mine]
+    return [(str(sample.index), percent(sample.duty_cycle), _memory(sample)) for sample in mine]
 
 
-def value(samples: Iterable[GpuSample], pod: str) -> dict[str, dict[str, Any]]:
+def gpu_metrics_json(samples: Iterable[GpuSample], pod: str) -> dict[str, dict[str, Any]]:
     """Arena's `gpuMetrics` of a pod: percent and bytes by index, 0 without a measurement."""
     return {
-        str(one.index): {
-            "gpuDutyCycle": layout.number(one.duty_cycle) or 0,
-            "usedGPUMemory": layout.number(one.memory_used) or 0,
-            "totalGPUMemory": layout.number(one.memory_total) or 0,
+        str(sample.index): {
+            "gpuDutyCycle": layout.number(sample.duty_cycle) or 0,
+            "usedGPUMemory": layout.number(sample.memory_used) or 0,
+            "totalGPUMemory": layout.number(sample.memory_total) or 0,
         }
-        for one in of_pod(samples, pod)
+        for sample in of_pod(samples, pod)
     }
 
 
@@ -78,7 +80,7 @@ def percent(share: float | None) -> str:
     return layout.NOTHING if share is None else f"{share:.1f}%"
 
 
-def _memory(one: GpuSample) -> str:
-    if one.memory_used is None or one.memory_total is None:
+def _memory(sample: GpuSample) -> str:
+    if sample.memory_used is None or sample.memory_total is None:
         return layout.NOTHING
-    return f"{one.memory_used / MIB:.1f}/{one.memory_total / MIB:.1f}(MiB)"
+    return f"{sample.memory_used / MIB:.1f}/{sample.memory_total / MIB:.1f}(MiB)"

@@ -21,17 +21,18 @@ from arena_topo.clusters.records import (
     GPU_PREFIXES,
     MEMORY_GIVEN,
     MEMORY_INDEX,
-    NOWHERE,
+    NOT_AVAILABLE,
+    JobRecord,
     NodeRecord,
     PodRecord,
     Record,
     Unread,
-    read,
+    record_of,
 )
-from arena_topo.clusters.usage import Holder, NodeUsage
+from arena_topo.clusters.usage import GpuHolder, NodeUsage
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
 from arena_topo.topology.fabric import FabricFile
 
@@ -69,15 +70,15 @@ class Mode(Enum):
     @classmethod
     def parse(cls, text: str) -> Mode:
         """Read a mode as arena does; ValueError with arena's text."""
-        for one in cls:
-            if text in {one.label, one.letter} or text.lower() == one.alias:
-                return one
-        known = "|".join(f"{one.letter}({one.alias})" for one in cls)
+        for mode in cls:
+            if text in {mode.label, mode.letter} or text.lower() == mode.alias:
+                return mode
+        known = "|".join(f"{mode.letter}({mode.alias})" for mode in cls)
         raise ValueError(f"unknown node type,only supports:[{known}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class GpuShare:
     """A pod's request and allocation of shared GPUs: GiB of memory, hundredths of cores, by GPU."""
 
     memory: int = 0
@@ -103,7 +104,7 @@ class NodePod:
     planned: tuple[int, ...] = ()
     visible: tuple[int, ...] = ()
     asks: Mapping[str, float] = field(default_factory=dict)
-    share: Share | None = None
+    share: GpuShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class NodeStatus:
     `status` is arena's word: Ready, NotReady or Unknown, with `,SchedulingDisabled` if the node is
     cordoned. `role` is empty without a role. `pods` is None if the caller may not list them.
     `planned` are GPUs recorded for workers without pods yet. `capacity` and `allocatable` are the
-    node's GPU resources.
+    node's GPU resources. Reserved GPUs of the node are neither in use nor idle.
     """
 
     name: str
@@ -125,6 +126,21 @@ class NodeStatus:
     planned: GPUSet = _NONE
     capacity: Mapping[str, float] = field(default_factory=dict)
     allocatable: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def reserved(self) -> int:
+        """The number of GPUs that would be free if no gang waited for them."""
+        return self.node.reserved_count
+
+    def reserved_hours(self, now: float) -> float | None:
+        """The GPU-hours at `now` of reserved GPUs that are idle; None if it is not known.
+
+        At most: a GPU may have become idle after it was reserved.
+        """
+        held = self.node.reserved
+        if not self.reserved or held is None or held.since is None:
+            return None
+        return self.reserved * max(0.0, now - held.since) / 3600
 
     @property
     def mode(self) -> Mode:
@@ -158,7 +174,7 @@ class NodeStatus:
         if self.mode is Mode.SHARE:
             return self._shared()
         if self.pods is None:
-            return max(0, count(self._healthy) - self.node.free_count)
+            return max(0, self.node.healthy_count - self.node.unreserved.free_count)
         return sum(pod.gpus for pod in self.pods)
 
     @property
@@ -166,9 +182,7 @@ class NodeStatus:
         """The number of unhealthy GPUs."""
         if self.mode is Mode.SHARE:
             return self._lost()
-        offered = self.allocatable.get(self.node.resource)
-        usable = count(self._healthy)
-        return max(0.0, self.total - (usable if offered is None else min(usable, offered)))
+        return float(self.node.unhealthy_count)
 
     @property
     def using(self) -> GPUSet:
@@ -176,30 +190,30 @@ class NodeStatus:
         known = 0
         for pod in self.pods or ():
             known |= gpu_set(pod.devices or ())
-        taken = self._healthy & ~self.node.free & ~self.planned
+        taken = self.node.healthy & ~self.node.unreserved.free & ~self.planned
         return GPUSet((known | taken) & self.node.machine.everything)
 
     def state(self, gpu: int) -> str:
         """Arena's word for a GPU, `using` or `idle`, or a word of ours.
 
-        `planned`: recorded for a worker without a pod yet. `unknown`: some GPUs of the node are in
-        use, and their indexes are not known.
+        `planned`: recorded for a worker without a pod yet. `reserved`: for the gang that comes
+        first in the queue. `unknown`: some GPUs of the node are in use, and their indexes are not
+        known.
         """
         if self.using >> gpu & 1:
             return "using"
         if self.planned >> gpu & 1:
             return "planned"
-        return "unknown" if self.node.unattributed and self.node.free >> gpu & 1 else "idle"
+        if self.node.reserved is not None and self.node.reserved.gpus >> gpu & 1:
+            return "reserved"
+        before = self.node.unreserved
+        return "unknown" if before.in_use_unknown and before.free >> gpu & 1 else "idle"
 
-    def healthy(self, gpu: int) -> bool:
-        """Whether a GPU is healthy, as far as known."""
-        return bool(self._healthy >> gpu & 1)
-
-    @property
-    def _healthy(self) -> GPUSet:
-        told = self.node.allocatable
-        # If no GPU is allocatable, the count already says so; all GPUs count as healthy here.
-        return self.node.machine.everything if told is None or not told else told
+    def healthy(self, gpu: int) -> bool | None:
+        """Whether a GPU is healthy; None if it may be a broken one whose index is unknown."""
+        if not self.node.healthy >> gpu & 1:
+            return False
+        return None if self.node.broken else True
 
     def memory_of(self) -> float:
         """GiB of memory of one shared GPU; 0 if unknown."""
@@ -210,7 +224,7 @@ class NodeStatus:
         each = self.memory_of()
         if each:
             shares = [pod.share for pod in self.pods or () if pod.share is not None]
-            parts = sum(sum(one.memory_of.values()) for one in shares) / each
+            parts = sum(sum(share.memory_of.values()) for share in shares) / each
         else:
             # Slices differ in size, and nothing says which of them are on one GPU.
             most = sum(offered for offered, _ in self.slices.values())
@@ -228,10 +242,14 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """All nodes in the order of the cluster, and the cluster as the solver sees it."""
+    """All nodes in the order of the cluster, and the cluster as the solver sees it.
+
+    `queued`: a job may wait for GPUs, so that some may be reserved.
+    """
 
     cluster: Cluster
     nodes: tuple[NodeStatus, ...]
+    queued: bool = False
 
 
 # ---------------------------------------------------------------- reading
@@ -252,43 +270,55 @@ def read_occupancy(
     """
     nodes: dict[str, NodeRecord] = {}
     pods: dict[str, list[PodRecord]] = defaultdict(list)
+    queued = False
 
     def passing() -> Iterator[Record | Unread]:
-        for one in objects:
-            known = read(one, status_of=pod_status) if isinstance(one, Mapping) else one
+        nonlocal queued
+        for manifest in objects:
+            known = (
+                record_of(manifest, status_of=pod_status)
+                if isinstance(manifest, Mapping)
+                else manifest
+            )
             if isinstance(known, NodeRecord):
                 # The first of two objects with one name counts.
                 nodes.setdefault(known.name, known)
             elif isinstance(known, PodRecord) and known.node and (known.asks or known.claims):
                 pods[known.node].append(known)
+            elif isinstance(known, JobRecord):
+                queued = queued or (known.suspended and not known.workers)
             if known is not None:
                 yield known
 
-    found = observed.Reader(source=source, file=file).read(passing(), now=now)
+    cluster_reading = observed.ClusterReader(source=source, file=file).read(passing(), now=now)
     return Occupancy(
-        cluster=replace(found.cluster, notes=(*notes, *found.cluster.notes)),
+        cluster=replace(cluster_reading.cluster, notes=(*notes, *cluster_reading.cluster.notes)),
         nodes=tuple(
-            _status(node, nodes[node.name], pods.get(node.name, ()), found)
-            for node in found.cluster.nodes
+            _status(node, nodes[node.name], pods.get(node.name, ()), cluster_reading)
+            for node in cluster_reading.cluster.nodes
         ),
+        queued=queued,
     )
 
 
 def _status(
-    node: Node, told: NodeRecord, pods: Iterable[PodRecord], found: observed.ClusterReading
+    node: Node,
+    node_record: NodeRecord,
+    pods: Iterable[PodRecord],
+    cluster_reading: observed.ClusterReading,
 ) -> NodeStatus:
-    use = found.uses.get(node.name, NodeUsage())
-    ready = {None: "Unknown", "True": "Ready"}.get(told.ready, "NotReady")
+    use = cluster_reading.uses.get(node.name, NodeUsage())
+    ready = {None: "Unknown", "True": "Ready"}.get(node_record.ready, "NotReady")
     return NodeStatus(
         name=node.name,
-        ip=told.address,
+        ip=node_record.address,
         role=role_of(node.labels),
-        status=f"{ready},SchedulingDisabled" if told.unschedulable else ready,
+        status=f"{ready},SchedulingDisabled" if node_record.unschedulable else ready,
         node=node,
-        pods=tuple(_pods(pods, use, found)),
+        pods=tuple(_pods(pods, use, cluster_reading)),
         planned=_planned(node, use),
-        capacity=_gpu_resources(told.capacity),
-        allocatable=_gpu_resources(told.allocatable),
+        capacity=_gpu_resources(node_record.capacity),
+        allocatable=_gpu_resources(node_record.allocatable),
     )
 
 
@@ -299,7 +329,7 @@ def viewed(cluster: Cluster, *, pods: bool = False) -> Occupancy:
         nodes=tuple(
             NodeStatus(
                 name=node.name,
-                ip=NOWHERE,
+                ip=NOT_AVAILABLE,
                 role=role_of(node.labels),
                 status=_STATUS.get(node.unavailable or "", "Ready"),
                 node=node,
@@ -338,12 +368,12 @@ def _planned(node: Node, use: NodeUsage) -> GPUSet:
 
 
 def _pods(
-    pods: Iterable[PodRecord], use: NodeUsage, found: observed.ClusterReading
+    pods: Iterable[PodRecord], use: NodeUsage, cluster_reading: observed.ClusterReading
 ) -> Iterator[NodePod]:
     known = dict(use.known)
     for pod in pods:
-        claimed = found.claims.given.get(pod.key)
-        has = claimed if claimed is not None else known.get(Holder("pod", *pod.key))
+        claimed = cluster_reading.claims.given.get(pod.key)
+        has = claimed if claimed is not None else known.get(GpuHolder("pod", *pod.key))
         gpus = max(pod.gpus or 0, count(claimed or GPUSet(0)))
         share = _share(pod.asks, pod.annotations)
         sliced = any(many and name.startswith(_SLICED) for name, many in pod.asks.items())
@@ -366,10 +396,10 @@ def _pods(
 def _listed(text: object) -> tuple[int, ...]:
     """The indexes of GPUs in an annotation; words that are no number are skipped."""
     words = str(text).split(",") if text else []
-    return tuple(gpu for word in words if (gpu := whole(word.strip())) is not None)
+    return tuple(gpu for word in words if (gpu := parse_count(word.strip())) is not None)
 
 
-def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
+def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> GpuShare | None:
     """A pod's part of shared GPUs, from ACK's annotations; None if the pod shares none."""
     memory, core = int(asks.get(SHARE_MEMORY, 0)), int(asks.get(SHARE_CORE, 0))
     if not memory and not core:
@@ -378,14 +408,14 @@ def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
     index = given.get(MEMORY_INDEX)
     if not has and index:
         has = {str(index): memory}
-    return Share(memory=memory, core=core, memory_of=has, core_of=_summed(given.get(CORE_GIVEN)))
+    return GpuShare(memory=memory, core=core, memory_of=has, core_of=_summed(given.get(CORE_GIVEN)))
 
 
 def _summed(text: str | None) -> dict[str, int]:
     """`{container: {gpu: amount}}` summed over the containers; empty if the text is invalid."""
-    found: dict[str, int] = defaultdict(int)
+    sums: dict[str, int] = defaultdict(int)
     with suppress(ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
         for by_gpu in json.loads(text or "{}").values():
             for gpu, part in by_gpu.items():
-                found[str(gpu)] += int(part)
-    return dict(found)
+                sums[str(gpu)] += int(part)
+    return dict(sums)

@@ -40,14 +40,14 @@ def require_private(folder: Path) -> None:
     behind a link, for another user's link, and if the mode cannot be repaired.
     """
     try:
-        found = [os.lstat(folder), os.stat(folder)]  # noqa: PTH116  a Path costs more than the call
+        statuses = [os.lstat(folder), os.stat(folder)]  # noqa: PTH116  a Path costs more than the call
     except OSError:
         # The next use of the folder reports what is wrong with it.
         return
-    owner = next((one.st_uid for one in found if one.st_uid != os.geteuid()), None)
+    owner = next((status.st_uid for status in statuses if status.st_uid != os.geteuid()), None)
     if owner is not None:
         raise _refusal(folder, f"it belongs to {_name(owner)}, who could change what is in it")
-    if found[1].st_mode & _OTHERS:
+    if statuses[1].st_mode & _OTHERS:
         with contextlib.suppress(OSError):
             os.chmod(folder, stat.S_IRWXU)  # noqa: PTH101
         if os.stat(folder).st_mode & _OTHERS:  # noqa: PTH116

@@ -19,12 +19,12 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FLOAT = 4
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Read a number of bytes such as `4M`; K, M and G are powers of 1024."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 64K, 4M or 1G")
-    return int(found[1]) * _UNITS[found[2].upper()]
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def buffer(count: int, value: float) -> Any:
@@ -39,7 +39,9 @@ def buffer(count: int, value: float) -> Any:
 def main() -> None:
     """Run the rounds; exit code 1 if a sum is wrong."""
     parser = argparse.ArgumentParser(prog="allreduce", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--size", type=size, default=size("4M"), help="bytes per rank (4M)")
+    parser.add_argument(
+        "--size", type=parse_size, default=parse_size("4M"), help="bytes per rank (4M)"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="rounds at least (10)")
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds at least (0)")
     options = parser.parse_args()

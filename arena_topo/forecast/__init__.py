@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import Algorithm
 from arena_topo.cli.arguments import option
-from arena_topo.job import PodShape
+from arena_topo.cli.site import NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.job import BatchFlag, GradientBytesFlag, PodShape, StepTimeFlag, WorkloadFlag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,9 @@ class ForecastRequest:
         completes="models",
     )
     tcp: bool = option(False, "Hosts talk over TCP: pods get no RDMA device.")
+    no_p2p: NoP2PFlag = False
+    no_gdr: NoGDRFlag = False
+    plugin: PluginFlag = None
     pod_shape: PodShape = option(
         PodShape.SHARED,
         "A pod for each GPU, which NCCL takes for a host (separate), or one host for the GPUs of a"
@@ -44,6 +48,10 @@ class ForecastRequest:
     algorithm: Algorithm | None = option(
         None, "The algorithm that NCCL_ALGO forces (default its own choice)."
     )
+    workload: WorkloadFlag = ""
+    batch: BatchFlag = None
+    gradient_bytes: GradientBytesFlag = None
+    step_time: StepTimeFlag = None
     against: str = option(
         "",
         "Compare it with this output of nccl-tests, text or JSON; - is standard input.",

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from arena_topo.cli.arguments import Output, PictureOutputFlag, document
-from arena_topo.cli.options import PROGRAM, Globals, display, show, spread, tell
-from arena_topo.cli.terminal import draws
+from arena_topo.cli.arguments import Output, PictureOutputFlag, format_document
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
 from arena_topo.flag import Word
 from arena_topo.forecast import ForecastRequest
+from arena_topo.job import PodShape
 
 if TYPE_CHECKING:
     from arena_topo.topology import Machine
 
 
-@spread
-def forecast(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="MACHINE", show_default=False),
-        Word(completes="presets nodes files"),
-    ],
-    everywhere: Globals,
+@command_from_records
+def forecast_command(
+    target: Annotated[str, Word("MACHINE", "presets nodes files")],
+    session: Session,
     request: ForecastRequest,
     output_format: PictureOutputFlag = Output.WIDE,
 ) -> None:
@@ -44,37 +41,56 @@ def forecast(
     """
     from arena_topo.forecast import forecasting  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.forecast import view as shown  # noqa: PLC0415 - not for help
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
-    result = forecasting.forecast(_machine(target, everywhere), request)
+    console = session.console
+    sold = presets.INSTANCES.get(presets.sold_as(target) or "")
+    if sold is not None and not sold.rdma and not (request.tcp or request.nics):
+        if request.nodes > 1:
+            console.note(f"nodes of type {target} have no RDMA, so they communicate over TCP")
+        request = replace(request, tcp=True)
+    if sold is not None and sold.plugin and _over_nics(request) and request.plugin is None:
+        console.note(
+            f"nodes of type {target} have RDMA with the plug-in {sold.plugin} of NCCL, which this"
+            " forecast takes for granted; --plugin names another"
+        )
+        request = replace(request, plugin=sold.plugin)
+    result = forecasting.forecast(_machine(target, session), request)
     beside = forecasting.against(result, request.against) if request.against else None
     if output_format is Output.SVG:
-        from arena_topo.forecast.picture import forecast as drawn  # noqa: PLC0415 - as above
+        from arena_topo.forecast.picture import forecast_svg as drawn  # noqa: PLC0415 - as above
 
-        show(drawn(result, beside))
+        console.write(drawn(result, beside))
     elif output_format is Output.WIDE:
-        display(shown.text(result, beside, unicode=draws()))
+        console.screen(shown.forecast_text(result, beside, unicode=console.unicode()))
     else:
-        show(document(shown.value(result, beside), output_format))
+        console.write(format_document(shown.forecast_json(result, beside), output_format))
 
 
-def _machine(target: str, everywhere: Globals) -> Machine:
+def _over_nics(request: ForecastRequest) -> bool:
+    """Whether the hosts of a forecast reach each other over NICs with RDMA."""
+    several = request.nodes > 1 or request.pod_shape is PodShape.SEPARATE
+    return several and not request.tcp
+
+
+def _machine(target: str, session: Session) -> Machine:
     """The machine with this name: a preset, an instance type, a file, a node."""
-    from arena_topo.cli.opening import cluster_of, node_or_preset  # noqa: PLC0415 - only here
+    from arena_topo.cli.targets import cluster_of, node_or_preset  # noqa: PLC0415 - only here
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files
     from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 
     if not target:
         raise UsageError("no machine is named", hint=f"{PROGRAM} topology presets lists machines")
-    if target in presets.names():
-        return presets.machine(target, target)
+    if target in presets.preset_names():
+        return presets.preset_machine(target, target)
     known = presets.instance_type(target)
     if known is not None:
         return known
     # Path would raise for an impossible file name.
     if target == STDIN or os.path.isfile(target):  # noqa: PTH113 - see above
-        reading = machines.read(target)
-        tell(reading.notes)
+        reading = machines.read_description(target)
+        session.console.notes(reading.notes)
         return reading.machine
-    cluster = cluster_of((), "", everywhere)
-    node = node_or_preset(target, cluster)
+    cluster = cluster_of((), "", session)
+    node = node_or_preset(target, cluster, others=presets.INSTANCES)
     return node.machine if isinstance(node, Node) else node

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import (
+    UNMEASURED,
     Estimate,
     Host,
     Limit,
@@ -18,15 +17,20 @@ from arena_topo.bandwidth import (
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.forecast import ForecastRequest
-from arena_topo.job import PodShape
-from arena_topo.nccl import Cause
+from arena_topo.job import PodShape, check_step
+from arena_topo.nccl import ComplaintCause
+from arena_topo.nccl.bandwidth_tables import BandwidthTable, tables_in
 from arena_topo.nccl.causes import Advice, advice_for, advice_on
-from arena_topo.nccl.measured import Table, tables_in
-from arena_topo.nccl.reading import Reader
-from arena_topo.numbers import whole
+from arena_topo.nccl.line_parser import NcclReader
+from arena_topo.numbers import parse_count
+from arena_topo.solver import Request
 from arena_topo.topology import (
+    Cluster,
     GPUSet,
     Machine,
+    Node,
+    NodeName,
+    Software,
     behind_nvswitch,
     count,
     gpu_set,
@@ -34,29 +38,34 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import MODELS, model_of
 from arena_topo.topology.nics import NICs, parse_nics
+from arena_topo.training import Workload, workload_on
 
-MOST_NODES = 10_000
+MAX_FORECAST_NODES = 10_000
 """The most nodes of a forecast."""
 
-MOST_SETS = 2_000
-"""The most sets of GPUs that are examined to find the best one of a size."""
+ALIKE = 3
+"""Nodes of a job from which more nodes no longer change which of their GPUs are best."""
 
-MOST_BYTES = 50_000_000
+MAX_LOG_BYTES = 50_000_000
 """The size limit of a log in bytes."""
 
-SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
+MESSAGE_SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 """Bytes whose shares are shown: 1 MiB to 8 GiB, and PyTorch's bucket of 25 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A forecast and its GPUs; `estimate` is None for a single GPU, which has no bandwidth."""
+    """A forecast and its GPUs; `estimate` is None for a single GPU, which has no bandwidth.
+
+    `workload` is the training that the request names, with the source of its single-GPU step.
+    """
 
     request: ForecastRequest
     machine: Machine
     gpus: GPUSet
     hosts: int
     estimate: Estimate | None
+    workload: tuple[Workload, str] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -66,7 +75,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class MeasuredSize:
     """A size in a log: bytes, measured GB/s, and the forecast for that size."""
 
     size: int
@@ -87,7 +96,7 @@ class Point:
 class Against:
     """A log beside a forecast, by size, the largest last; `causes` may explain the difference."""
 
-    points: tuple[Point, ...]
+    points: tuple[MeasuredSize, ...]
     causes: tuple[Advice, ...]
 
 
@@ -95,20 +104,27 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
     """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid."""
     size, notes = len(machine.gpus), []
     number = size if request.gpus is None else request.gpus
-    if not 1 <= request.nodes <= MOST_NODES:
-        raise UsageError(f"--nodes {request.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
+    if not 1 <= request.nodes <= MAX_FORECAST_NODES:
+        raise UsageError(
+            f"--nodes {request.nodes}: a forecast is of 1 to {MAX_FORECAST_NODES:,} nodes"
+        )
     if not 1 <= number <= size:
         raise UsageError(f"--gpus {number}: {machine.name} has {size} GPUs")
+    machine = _with_software(machine, request)
     machine = _with_nics(_with_model(machine, request.gpu_model), request)
-    gpus = _chosen(machine, request.chosen) if request.chosen else _best(machine, number)
-    if gpus is None:
-        gpus = GPUSet((1 << number) - 1)
-        notes.append(f"the first {number} GPUs: too many sets to compare them; --set names others")
+    if machine.software.plugin in UNMEASURED:
+        notes.append(f"no measured rows of plug-in {machine.software.plugin}: the range is wider")
+    if request.chosen:
+        gpus = _chosen(machine, request.chosen)
+    else:
+        gpus, proven = _best(machine, number, request)
+        if not proven:
+            notes.append("too many sets of GPUs to compare them all; --set names others")
     machines = [replace(machine, name=f"{machine.name}-{node}") for node in range(request.nodes)]
     model = MODELS.get(machine.model or "")
     if request.pod_shape is PodShape.SEPARATE:
         hosts = [Host.of(node, gpu_set([gpu])) for node in machines for gpu in members(gpus)]
-    elif model and model.domain and machine.nvswitch and request.nodes > 1:
+    elif model and model.domain and machine.nvswitch and machine.software.p2p and request.nodes > 1:
         joined = max(1, model.domain // size)
         notes.append(f"NVLink joins {joined} such nodes: NCCL takes them for one host")
         hosts = [
@@ -118,7 +134,7 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
     else:
         hosts = [Host.of(node, gpus) for node in machines]
     try:
-        value = estimate(hosts, algorithm=request.algorithm, wire=Wire.TCP if request.tcp else None)
+        value = estimate(hosts, algorithm=request.algorithm, wire=_wire(machine, request))
     except NotModelled as error:
         raise UsageError(
             "there is no forecast for that", why=str(error), hint="leave out --algorithm"
@@ -129,7 +145,23 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
         gpus=gpus,
         hosts=len(hosts),
         estimate=value,
+        workload=_workload(machine, request),
         notes=tuple(notes),
+    )
+
+
+def _workload(machine: Machine, request: ForecastRequest) -> tuple[Workload, str] | None:
+    """The training of the request on one of these GPUs; UsageError if its step is not known."""
+    name, size, step = request.workload, request.gradient_bytes, request.step_time
+    check_step(step, name, size)
+    if not name and size is None:
+        return None
+    return workload_on(
+        machine.model,
+        name=name,
+        batch=request.batch,
+        gradient_bytes=None if size is None else size.bytes,
+        step=None if step is None else step.seconds,
     )
 
 
@@ -146,6 +178,13 @@ def _with_model(machine: Machine, name: str) -> Machine:
     gpus = tuple(replace(gpu, model=model) for gpu in machine.gpus)
     nvswitch = machine.nvswitch or behind_nvswitch(model, machine.links)
     return replace(machine, gpus=gpus, nvswitch=nvswitch)
+
+
+def _with_software(machine: Machine, request: ForecastRequest) -> Machine:
+    """The machine with what the command line says of its software beside what its site does."""
+    said = Software(p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin)
+    software = machine.software.beside(said)
+    return machine if software == machine.software else replace(machine, software=software)
 
 
 def _with_nics(machine: Machine, request: ForecastRequest) -> Machine:
@@ -170,7 +209,7 @@ def _with_nics(machine: Machine, request: ForecastRequest) -> Machine:
 
 def _chosen(machine: Machine, text: str) -> GPUSet:
     """The GPUs of --set, without repetition."""
-    indexes = [whole(index.strip()) for index in text.split(",")]
+    indexes = [parse_count(index.strip()) for index in text.split(",")]
     valid = {index for index in indexes if index is not None and index < len(machine.gpus)}
     if len(valid) < len(indexes):
         last = len(machine.gpus) - 1
@@ -181,20 +220,38 @@ def _chosen(machine: Machine, text: str) -> GPUSet:
     return gpu_set(valid)
 
 
-def _best(machine: Machine, number: int) -> GPUSet | None:
-    """The set of so many GPUs with the largest point, the first of equal ones; None: too many."""
-    size = len(machine.gpus)
-    uniform = len({link for row in machine.links for link in row if link is not None}) <= 1
-    if number in {1, size} or uniform:
-        return GPUSet((1 << number) - 1)
-    if math.comb(size, number) > MOST_SETS:
-        return None
+def _best(machine: Machine, number: int, request: ForecastRequest) -> tuple[GPUSet, bool]:
+    """The GPUs that the solver chooses on each of the nodes, and whether it has proven them best.
 
-    def worth(gpus: GPUSet) -> float:
-        value = estimate([Host.of(machine, gpus)])
-        return value.point if value else 0.0
+    Each node gets a pod of all its GPUs, or as many pods as GPUs.
+    """
+    if number == len(machine.gpus):
+        return machine.everything, True
+    from arena_topo.solver.door import Solver  # noqa: PLC0415 - only to choose
 
-    return max(map(gpu_set, itertools.combinations(range(size), number)), key=worth)
+    separate = request.pod_shape is PodShape.SEPARATE
+    pods, size = (number, 1) if separate else (1, number)
+    nodes = tuple(
+        Node(name=NodeName(f"{machine.name}-{at}"), machine=machine, free=machine.everything)
+        for at in range(min(request.nodes, ALIKE))
+    )
+    placement = Solver(Cluster(nodes=nodes)).place(
+        Request(
+            workers=pods * len(nodes),
+            gpus=size,
+            per_node=pods,
+            joined=not separate,
+            wire=_wire(machine, request),
+        )
+    )
+    first = placement.nodes[0]
+    chosen = [gpu for pod in placement.assignments if pod.node == first for gpu in pod.gpus]
+    return gpu_set(chosen), placement.proof.optimal
+
+
+def _wire(machine: Machine, request: ForecastRequest) -> Wire:
+    """What joins the nodes: RDMA if there are NICs, unless TCP is asked for."""
+    return Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
 
 
 # ---------------------------------------------------------------- beside a log
@@ -207,9 +264,9 @@ def against(result: Forecast, source: str) -> Against:
         raise UsageError("--against needs two GPUs or more", why="one GPU alone has no bandwidth")
     text = _text(source, shown)
     points = tuple(
-        Point(size=row.size, measured=row.rate, forecast=point, low=low, high=high)
+        MeasuredSize(size=row.size, measured=row.rate, forecast=point, low=low, high=high)
         for row in sorted(_table(text, result, shown).rows, key=lambda row: row.size)
-        if row.rate and row.size >= SIZES[0]
+        if row.rate and row.size >= MESSAGE_SIZES[0]
         for point, low, high in [result.estimate.at(row.size)]
     )
     if not points:
@@ -228,15 +285,15 @@ _MAKE = "make one: all_reduce_perf -b 1M -e 8G -f 2 > FILE"
 def _text(source: str, shown: str) -> str:
     try:
         with opened(source) as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_LOG_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {shown}", why=error.strerror) from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{shown}: more than {MOST_BYTES // 1_000_000} MB are no log of a test")
+    if len(data) > MAX_LOG_BYTES:
+        raise UsageError(f"{shown}: more than {MAX_LOG_BYTES // 1_000_000} MB are no log of a test")
     return data.decode(errors="replace")
 
 
-def _table(text: str, result: Forecast, shown: str) -> Table:
+def _table(text: str, result: Forecast, shown: str) -> BandwidthTable:
     """The last table of an all-reduce in a log; UsageError unless it has the forecast's GPUs."""
     tables = tables_in(text)
     if not tables:
@@ -255,23 +312,23 @@ def _table(text: str, result: Forecast, shown: str) -> Table:
 
 
 _USUAL = {
-    Limit.NICS: (Cause.GDR_OFF, Cause.IB_SETUP),
-    Limit.HOST: (Cause.NVLS, Cause.GDR_OFF),
-    Limit.NVLINK: (Cause.NVLINK_OFF,),
-    Limit.BRIDGE: (Cause.NVLINK_OFF, Cause.P2P_OFF),
-    Limit.PCIE: (Cause.P2P_OFF,),
-    Limit.MEMORY: (Cause.SHM_FULL,),
-    Limit.NETWORK: (Cause.NO_INTERFACE,),
+    Limit.NICS: (ComplaintCause.GDR_OFF, ComplaintCause.IB_SETUP),
+    Limit.HOST: (ComplaintCause.NVLS, ComplaintCause.GDR_OFF),
+    Limit.NVLINK: (ComplaintCause.NVLINK_OFF,),
+    Limit.BRIDGE: (ComplaintCause.NVLINK_OFF, ComplaintCause.P2P_OFF),
+    Limit.PCIE: (ComplaintCause.P2P_OFF,),
+    Limit.MEMORY: (ComplaintCause.SHM_FULL,),
+    Limit.NETWORK: (ComplaintCause.NO_INTERFACE,),
 }
 """The usual causes of a job slower than forecast, by the limit of its bandwidth."""
 
 
 def _causes(text: str, estimated: Estimate) -> tuple[Advice, ...]:
     """NCCL's own complaints in the log, else the usual causes."""
-    reader = Reader()
+    reader = NcclReader()
     reader.feed_all(text.splitlines())
     advice = [advice_on(complaint.text) for complaint in reader.report().complaints]
     if own := tuple(dict.fromkeys(entry for entry in advice if entry is not None)):
         return own
-    first = (Cause.NVLS,) if estimated.regime is Regime.NVLS else ()
+    first = (ComplaintCause.NVLS,) if estimated.regime is Regime.NVLS else ()
     return tuple(map(advice_for, (*first, *_USUAL[estimated.limited_by])))

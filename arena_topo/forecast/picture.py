@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from arena_topo.bandwidth import Estimate
-from arena_topo.drawing.sheet import HEAD, SMALL, Sheet
-from arena_topo.forecast.forecasting import SIZES, Against, Forecast
-from arena_topo.forecast.view import limit, size_of
+from arena_topo.drawing.sheet import HEAD, SMALL_TEXT, Sheet
+from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
+from arena_topo.forecast.view import forecast_bottleneck, size_of
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
 
@@ -22,7 +22,7 @@ _ROOM = 46.0
 """Pixels for the numbers to the left of the plot."""
 
 
-def forecast(result: Forecast, beside: Against | None) -> str:
+def forecast_svg(result: Forecast, beside: Against | None) -> str:
     """Draw a forecast as SVG; a single GPU has no curve."""
     sheet = Sheet()
     gpus = ",".join(map(str, members(result.gpus)))
@@ -35,7 +35,8 @@ def forecast(result: Forecast, beside: Against | None) -> str:
         caption = "A single GPU has no bandwidth."
         sheet.text((0, 62), caption, "dim")
         return sheet.finish(f"Forecast of {result.machine.name}", caption)
-    caption = f"{estimates.text(estimate)}; {estimate.regime}, limited by {limit(result, estimate)}"
+    limit = forecast_bottleneck(result, estimate)
+    caption = f"{estimates.estimate_text(estimate)}; {estimate.regime}, limited by {limit}"
     sheet.text((0, 62), caption, "dim", room=_ROOM + _WIDE)
     _plot(sheet, estimate, beside)
     return sheet.finish(f"Forecast of {result.machine.name}", caption)
@@ -45,7 +46,7 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
     top = 96.0
     measured = [(point.size, point.measured) for point in beside.points] if beside else []
     most = max([estimate.high, *(rate for _, rate in measured)])
-    first, last = SIZES[0], max([SIZES[-1], *(size for size, _ in measured)])
+    first, last = MESSAGE_SIZES[0], max([MESSAGE_SIZES[-1], *(size for size, _ in measured)])
 
     def place(size: int, rate: float) -> tuple[float, float]:
         along = math.log2(size / first) / math.log2(last / first)
@@ -59,13 +60,13 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
         rate = most * step / _STEPS
         at = place(first, rate)[1]
         sheet.line([(_ROOM, at), (_ROOM + _WIDE, at)], "faint", thick=1)
-        sheet.text((_ROOM - 6, at + 4), f"{rate:.3g}", "small dim end", size=SMALL)
-    powers = [size for size in SIZES if size & (size - 1) == 0]
+        sheet.text((_ROOM - 6, at + 4), f"{rate:.3g}", "small dim end", size=SMALL_TEXT)
+    powers = [size for size in MESSAGE_SIZES if size & (size - 1) == 0]
     for size in powers[::3]:
         along = place(size, 0.0)[0]
-        sheet.text((along, top + _HIGH + 18), size_of(size), "small dim middle", size=SMALL)
-    sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL)
-    sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL)
+        sheet.text((along, top + _HIGH + 18), size_of(size), "small dim middle", size=SMALL_TEXT)
+    sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL_TEXT)
+    sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL_TEXT)
     reached = [(size, estimate.at(size)) for size in powers]
     curve([(size, low) for size, (_, low, _) in reached], "link dashed", 1.5)
     curve([(size, high) for size, (_, _, high) in reached], "link dashed", 1.5)
@@ -77,5 +78,5 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
     along = _ROOM
     for look, name in names:
         sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], look, thick=3)
-        sheet.text((along + 30, top + _HIGH + 36), name, "small", size=SMALL)
+        sheet.text((along + 30, top + _HIGH + 36), name, "small", size=SMALL_TEXT)
         along += 130

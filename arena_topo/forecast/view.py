@@ -6,9 +6,18 @@ from typing import Any
 
 from arena_topo import layout
 from arena_topo.bandwidth import Estimate
-from arena_topo.forecast.forecasting import SIZES, Against, Forecast
+from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
 from arena_topo.manifests import estimates
-from arena_topo.topology import members
+from arena_topo.topology import Plugin, Software, members
+from arena_topo.training import all_reduce_span, all_reduce_time, ratio
+from arena_topo.training.wording import (
+    ratio_json,
+    ratio_text,
+    seconds_text,
+    span_json,
+    workload_json,
+    workload_text,
+)
 
 _BAR = 24
 """Columns of the bar for the full plateau."""
@@ -16,10 +25,11 @@ _BAR = 24
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
-def value(result: Forecast, beside: Against | None) -> dict[str, Any]:
+def forecast_json(result: Forecast, beside: Against | None) -> dict[str, Any]:
     """A forecast for JSON: GB/s, shares of the point by message size; null for a single GPU."""
     estimate, request = result.estimate, result.request
-    sizes = [(size, size_of(size)) for size in SIZES]
+    software = result.machine.software
+    sizes = [(size, size_of(size)) for size in MESSAGE_SIZES]
     document: dict[str, Any] = {
         "apiVersion": "arena-topo/v1",
         "kind": "Forecast",
@@ -28,10 +38,22 @@ def value(result: Forecast, beside: Against | None) -> dict[str, Any]:
         "gpus": list(members(result.gpus)),
         "nodes": request.nodes,
         "hosts": result.hosts,
+        "site": {
+            "p2p": software.p2p,
+            "gdr": software.gdr,
+            "plugin": None if software.plugin is None else str(software.plugin),
+        },
         "podShape": str(request.pod_shape),
         "algorithm": None if request.algorithm is None else str(request.algorithm),
-        "bandwidth": None if estimate is None else estimates.value(estimate, sizes),
+        "bandwidth": None if estimate is None else estimates.estimate_json(estimate, sizes),
     }
+    if result.workload is not None and estimate is not None:
+        workload, source = result.workload
+        document["training"] = {
+            **workload_json(workload, result.machine.model or "", source),
+            "allReduceMs": span_json(all_reduce_span(workload.gradient_bytes, estimate)),
+            "stepRatio": ratio_json(ratio(workload, estimate, None)),
+        }
     if beside is not None:
         document["against"] = {
             "inside": beside.points[-1].verdict == "inside",
@@ -51,7 +73,7 @@ def value(result: Forecast, beside: Against | None) -> dict[str, Any]:
     return document
 
 
-def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
+def forecast_text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
     """A forecast for people: the number, its limit, and a plot over message sizes."""
     gpus, nodes = ",".join(map(str, members(result.gpus))), result.request.nodes
     where = f" of each of {nodes} nodes, {result.ranks} in all" if nodes > 1 else ""
@@ -61,9 +83,11 @@ def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
         return "\n".join([*lines, "A single GPU has no bandwidth.", ""])
     hosts = f", {result.hosts} hosts for NCCL" if result.hosts > 1 else ""
     lines += [
-        f"  Bandwidth   {estimates.text(estimate)}",
+        f"  Bandwidth   {estimates.estimate_text(estimate)}",
         f"  Regime      {estimate.regime}{hosts}",
-        f"  Limited by  {limit(result, estimate)}",
+        f"  Limited by  {forecast_bottleneck(result, estimate)}",
+        *(f"  Site        {facts}" for facts in [_site(result.machine.software)] if facts),
+        *_training(result, estimate),
         *(f"  Assumed     {note}" for note in estimate.assumed),
         *(f"  Note        {note}" for note in result.notes),
         "",
@@ -72,11 +96,35 @@ def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
     return "\n".join([*lines, *shown, ""])
 
 
-def limit(result: Forecast, estimate: Estimate) -> str:
+def _training(result: Forecast, estimate: Estimate) -> list[str]:
+    """The lines of the training of the request: its step beside that of a single GPU."""
+    if result.workload is None:
+        return []
+    workload, source = result.workload
+    time = all_reduce_time(workload.gradient_bytes, estimate)
+    one, whole = (
+        ratio_text(ratio(workload, estimate, None)),
+        seconds_text(time, guess=estimate.guess),
+    )
+    named = workload_text(workload, result.machine.model or "", source)
+    return [f"  Training    {named}", f"  Step        {one} beside one GPU, all-reduce {whole}"]
+
+
+def _site(software: Software) -> str:
+    """What the site says of its software, as far as it is not the usual."""
+    facts = [
+        *(() if software.p2p else ("no P2P",)),
+        *(() if software.gdr else ("no GPUDirect RDMA",)),
+        *((f"plug-in {software.plugin}",) if software.plugin not in {None, Plugin.NONE} else ()),
+    ]
+    return "; ".join(facts)
+
+
+def forecast_bottleneck(result: Forecast, estimate: Estimate) -> str:
     """The bottleneck in the words of a plan: `the NVLinks inside one node`."""
     tier = "nvlink" if result.hosts == 1 else None
     regime, limited_by = str(estimate.regime), str(estimate.limited_by)
-    return estimates.limit(regime, limited_by, tier=tier, nodes=result.request.nodes)
+    return estimates.bottleneck_text(regime, limited_by, tier=tier, nodes=result.request.nodes)
 
 
 def _plot(estimate: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
@@ -84,17 +132,17 @@ def _plot(estimate: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
     rows = [
         (
             size_of(size),
-            estimates.amount(estimate.at(size)[0]),
+            estimates.gbps_text(estimate.at(size)[0]),
             f"{100 * estimate.share(size):.0f}%",
             full * round(_BAR * estimate.share(size)) or "-",
         )
-        for size in SIZES
+        for size in MESSAGE_SIZES
     ]
     return [layout.align(layout.table(("SIZE", "GB/s", "SHARE", "PLATEAU"), rows)).rstrip()]
 
 
 def _beside(beside: Against) -> list[str]:
-    amount = estimates.amount
+    amount = estimates.gbps_text
     rows = [
         (
             size_of(point.size),

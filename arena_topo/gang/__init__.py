@@ -1,4 +1,10 @@
-"""How a gang starts: planned, recorded, resumed in its turn, or rolled back."""
+"""How a gang starts: planned, recorded, resumed in its turn, or rolled back.
+
+A module for each verb: `submission` (submit), `resume`, `suspend`, `replan`, and `wait`.
+`planning` decides what a job needs, `protocol` which gang gets which GPUs, and `rollout` whether
+all workers of a gang started. Jobs that arena-topo does not place have no record and no place in
+the queue: only their `runPolicy.suspend` counts, which the operators of MPIJob v1 and v2beta1 obey.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +48,7 @@ class Watcher:
     def late(self) -> bool:
         """Whether the deadline has passed."""
         return self.end is not None and time.monotonic() >= self.end
+
+
+UNWATCHED = Watcher()
+"""Until all workers have their nodes, without a deadline; nobody hears of it."""

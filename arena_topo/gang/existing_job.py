@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters.usage import worker_replicas
-from arena_topo.engines.kubernetes.queued import moment, queued
+from arena_topo.clusters.rules import worker_replicas
+from arena_topo.engines.kubernetes.queued import parse_time, queued
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -76,7 +76,8 @@ def same(job: MPIJob, site: Site) -> Same | None:
             stored = site.engine.stored(plan)
         why = _unknown(plan, mpijob, stored)
         if why is None and (different := list(_differences(plan, stored))):
-            raise JobExists(job.name, why=f"it is another request: {'; '.join(different)}")
+            other = f"it is another request: {'; '.join(different)}"
+            raise JobExists(job.name, site.namespace, why=other)
         starts, touched = _on_its_way(mpijob)
         queue = site.engine.queue
         # The local engine creates jobs atomically.
@@ -85,13 +86,17 @@ def same(job: MPIJob, site: Site) -> Same | None:
             break
         time.sleep(_LOOK)
     if why is not None:
-        raise JobExists(job.name, why=why)
-    return Same(plan=plan, objects=tuple(one for one in stored if one is not None), left=starts)
+        raise JobExists(job.name, site.namespace, why=why)
+    return Same(
+        plan=plan,
+        objects=tuple(manifest for manifest in stored if manifest is not None),
+        left=starts,
+    )
 
 
 def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
     """Whether a gang is suspended before its start; the later of its creation and its record."""
-    created = moment(mpijob["metadata"].get("creationTimestamp")) or 0.0
+    created = parse_time(mpijob["metadata"].get("creationTimestamp")) or 0.0
     mine = queued(mpijob, {})
     if mine is None or not mine.suspended or mine.suspender is not None:
         return False, created
@@ -100,15 +105,15 @@ def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
 
 def _as_fused(job: MPIJob, mpijob: Manifest, site: Site) -> MPIJob:
     """The request in the shape to which its workers were fused at submission."""
-    there = worker_replicas(mpijob)
+    pods_there = worker_replicas(mpijob)
     if (
         job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}
-        or not (isinstance(there, int) and there > 0)
-        or job.workers % there
-        or (there == job.workers and job.pod_shape is PodShape.FUSED)
+        or not (isinstance(pods_there, int) and pods_there > 0)
+        or job.workers % pods_there
+        or (pods_there == job.workers and job.pod_shape is PodShape.FUSED)
     ):
         return job
-    return shape.chosen(job, job.workers // there, site.api)
+    return shape.with_pod_shape(job, job.workers // pods_there, site.api)
 
 
 def _unknown(plan: Plan, mpijob: Manifest, stored: Stored) -> str | None:
@@ -136,7 +141,7 @@ def _books(plan: Plan) -> str:
 def _config_maps(plan: Plan, objects: Stored) -> dict[str, Manifest | None]:
     """The ConfigMaps among objects that are in the order of a plan, by name."""
     pairs = zip(plan.objects, objects, strict=True)
-    return {ours["metadata"]["name"]: one for ours, one in pairs if ours["kind"] == "ConfigMap"}
+    return {ours["metadata"]["name"]: pair for ours, pair in pairs if ours["kind"] == "ConfigMap"}
 
 
 def _flags(books: Manifest | None) -> Mapping[str, Any]:
@@ -144,18 +149,18 @@ def _flags(books: Manifest | None) -> Mapping[str, Any]:
     import yaml
 
     try:
-        said = yaml.safe_load(((books or {}).get("data") or {}).get("values") or "")
+        flags = yaml.safe_load(((books or {}).get("data") or {}).get("values") or "")
     except yaml.YAMLError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return flags if isinstance(flags, dict) else {}
 
 
 def _differences(plan: Plan, stored: Stored) -> Iterator[str]:
     """The differences between the requests, a phrase for each flag."""
     theirs, ours = _config_maps(plan, stored), _config_maps(plan, plan.objects)
-    there, here = (_flags(maps.pop(_books(plan))) for maps in (theirs, ours))
-    for name in dict.fromkeys([*here, *there]):
-        old, new = (_in_order(flags.get(name)) for flags in (there, here))
+    stored_flags, here = (_flags(maps.pop(_books(plan))) for maps in (theirs, ours))
+    for name in dict.fromkeys([*here, *stored_flags]):
+        old, new = (_in_order(flags.get(name)) for flags in (stored_flags, here))
         if old == new:
             continue
         if name == "env":
@@ -166,7 +171,7 @@ def _differences(plan: Plan, stored: Stored) -> Iterator[str]:
             subject = "the command" if name == "command" else f"--{name}"
             yield f"{subject} is {_shown(old)} there, {_shown(new)} here"
     for name, file in ours.items():
-        old, new = ((one or {}).get("data") or {} for one in (theirs[name], file))
+        old, new = ((content or {}).get("data") or {} for content in (theirs[name], file))
         for key in sorted({*old, *new}):
             if old.get(key) != new.get(key):
                 yield f"--config-file: the text of {key} is another there"
@@ -206,7 +211,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
     watcher.tell(f"The training job {name} has been deleted successfully")
     begun = time.monotonic()
     end = begun + _PATIENCE if watcher.end is None else watcher.end
-    seen, told = "what is left of it was not seen", "it is still there"
+    seen, sentence = "what is left of it was not seen", "it is still there"
     while True:
         unseen = None
         try:
@@ -224,8 +229,8 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
                 why=unseen,
                 hint="nothing was created; submit it again later",
             )
-        if news != told:
-            told = news
+        if news != sentence:
+            sentence = news
             watcher.tell(f"{news}; {name} is submitted once that is gone")
         time.sleep(min(_LOOK, end - now))
 
@@ -235,15 +240,15 @@ def _left(job: MPIJob, site: Site, uid: str, stored: Manifest | None) -> str | N
     queue = site.engine.queue
     with suppress(NotFound):
         # If another job has taken the name, waiting for the old pods does not free it.
-        there = site.engine.job(job.name, site.namespace).uid == uid
-        return "it is still there" if there else None
+        exists = site.engine.job(job.name, site.namespace).uid == uid
+        return "it is still there" if exists else None
     try:
         pods = queue.pods(stored) if queue is not None and stored is not None else []
     except AccessDenied:
         # Without the right to list pods the new job starts beside the old pods, as after kubectl
         # delete.
         return None
-    names = sorted(one["metadata"]["name"] for one in pods)
+    names = sorted(pod["metadata"]["name"] for pod in pods)
     if len(names) > 1:
         return f"{len(names)} of its pods have not ended, such as {names[0]}"
     return f"its pod {names[0]} has not ended" if names else None

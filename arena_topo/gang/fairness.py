@@ -1,51 +1,46 @@
-"""Fairness: one queue order and one backfill rule for every starter of waiting gangs.
+"""Fairness: the gangs of a cluster in one queue, for every starter; its rule is in `queueing`.
 
-The oldest waiting gang (by priority, then age) is the head of the queue. It reserves the GPUs of
-its best placement on the cluster without all jobs of arena-topo. Younger gangs get only other GPUs,
-except gangs that must end before the head could start: these do not delay it (EASY backfilling,
-Lifka 1995, "The ANL/IBM SP Scheduling System").
+What a stored job means to the queue is here: who waits, since when, and what must be known of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
-from arena_topo.gang.request import needs
+from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import MPIJob
-from arena_topo.manifests.annotations import parse_map, recorded
+from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
-from arena_topo.manifests.requests import job_of
-from arena_topo.solver import Placement
-from arena_topo.topology import Cluster, GPUSet, Node, gpu_set
+from arena_topo.manifests.requests import job_of, patience_end
+from arena_topo.queueing import Running, Situation, Waiting, taken
+from arena_topo.queueing.reservation import QueueHead, head_of, left_for
+from arena_topo.solver.door import Solver
+from arena_topo.topology import Cluster, GPUSet, NodeName
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
 
-Fit = Callable[[MPIJob, Cluster], Placement | None]
-"""A function that places a job on a cluster; None, without a reason, if it does not fit."""
-
-STALE = 60.0
+STALE_RECORD_SECONDS = 60.0
 """Seconds after which the record of a job that was not resumed may be withdrawn by others."""
 
 
 def order(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
     """The waiting gangs in the order of the queue."""
-    return sorted(filter(waits, jobs), key=rank)
+    return sorted(filter(waits_for_starter, jobs), key=rank)
 
 
-def rank(job: QueuedJob) -> tuple[int, float, str, str]:
+def rank(job: QueuedJob) -> tuple[int, float, tuple[str, ...]]:
     """The sort key of a job in the queue: priority, then age, then name."""
-    return -job.priority, job.created, job.namespace, job.name
+    return -job.priority, job.created, job.key
 
 
-def waits(job: QueuedJob) -> bool:
+def waits_for_starter(job: QueuedJob) -> bool:
     """Whether a job waits for a starter of arena-topo."""
     return (
         job.state == "waiting"
@@ -62,50 +57,78 @@ def abandoned(job: QueuedJob, now: float) -> bool:
         and job.suspended
         and job.suspender is None
         # A tenant may write any time on its own job, also a future one.
-        and (job.recorded is None or abs(now - job.recorded) > STALE)
+        and (job.recorded is None or abs(now - job.recorded) > STALE_RECORD_SECONDS)
     )
 
 
-def left_for(
-    mine: QueuedJob,
-    cluster: Cluster,
-    snapshot: Snapshot,
-    fit: Fit,
-    *,
-    blocked: Callable[[QueuedJob], bool] = lambda _: False,
-) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster without the GPUs reserved for an older gang, and that gang, if there is one.
+def situation(snapshot: Snapshot, cluster: Cluster) -> Situation:
+    """The running jobs of a snapshot on its cluster, for the rule of the queue."""
+    running = (
+        Running(key="/".join(job.key), started=job.started, timeout=job.timeout)
+        for job in snapshot.jobs
+        if job.record is not None or job.reserved is not None
+    )
+    return Situation(
+        cluster=cluster, emptied=snapshot.emptied(), running=tuple(running), now=snapshot.now
+    )
 
-    A gang that is `blocked` by something other than GPUs, such as its quota, reserves nothing.
+
+def as_waiting(job: QueuedJob, cluster: Cluster, site: Site = ANY_SITE) -> Waiting:
+    """A gang of the queue as its rule sees it; ArenaError if its request makes no sense."""
+    asked = job_of(job.manifest)
+    return Waiting(
+        key="/".join(job.key),
+        request=request_of(asked, cluster, site),
+        until=patience_end(job.manifest, asked.patience),
+        priority=job.priority,
+        since=job.created,
+        timeout=job.timeout,
+        last=last_reservation(job.manifest),
+    )
+
+
+def find_head(
+    snapshot: Snapshot, site: Site = ANY_SITE, *, blocked: Callable[[QueuedJob], bool]
+) -> QueueHead | None:
+    """The head of the queue with its reservation; None if no gang waits that could start."""
+    jobs = {"/".join(job.key): job for job in order(snapshot.jobs)}
+    if not jobs:
+        return None
+    cluster = snapshot.cluster()
+
+    def gangs() -> Iterator[Waiting]:
+        for job in jobs.values():
+            with suppress(ArenaError):
+                yield as_waiting(job, cluster, site)
+
+    seen = situation(snapshot, cluster)
+    return head_of(gangs(), seen, blocked=lambda gang: blocked(jobs[gang.key]))
+
+
+def left_to(mine: QueuedJob, cluster: Cluster, head: QueueHead | None, now: float) -> Cluster:
+    """The cluster without the GPUs that are reserved for the head and closed to a gang.
+
+    What waits for this gang, since it was stopped on these GPUs, is its own whoever comes first.
     """
-    emptied = None
-    for head in order(snapshot.jobs):
-        if head.key == mine.key or rank(head) > rank(mine):
-            break
-        try:
-            job = job_of(head.manifest)
-            emptied = emptied or snapshot.emptied()
-            placement = fit(job, emptied)
-        except ArenaError:
-            continue
-        # A gang that does not fit even then waits for something other than jobs of arena-topo.
-        if placement is None or blocked(head):
-            continue
-        starts = _freed(placement, snapshot.jobs)
-        ends = None if mine.timeout is None else snapshot.now + mine.timeout
-        if starts is not None and ends is not None and ends <= starts:
-            break
-        return without(cluster, placement, job), head
-    return cluster, None
+    if head is None or not head.delayed_by(rank(mine), mine.timeout, now):
+        return cluster
+    own: Mapping[NodeName, tuple[GPUSet, int]] = {}
+    with suppress(ValueError, ArenaError):
+        if mine.reserved:
+            seats = tuple((NodeName(node), gpus) for _, node, gpus in parse_map(mine.reserved))
+            own = taken(seats, job_of(mine.manifest).gpus)
+    return left_for(head, cluster, own)
 
 
-def starts_by(job: MPIJob, snapshot: Snapshot, fit: Fit) -> float | None:
-    """The latest start of the head of the queue (Unix seconds); None if that is not known.
+def never_fits(job: QueuedJob, idle: Cluster) -> bool:
+    """Whether a gang does not fit the idle cluster; then it reserves nothing, and is ahead of none.
 
-    By then the jobs on its reserved GPUs must have ended, by their --running-timeout.
+    Neither is one whose request makes no sense.
     """
-    placement = fit(job, snapshot.emptied())
-    return None if placement is None else _freed(placement, snapshot.jobs)
+    try:
+        return Solver.of(idle).find(as_waiting(job, idle).request) is None
+    except ArenaError:
+        return True
 
 
 def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
@@ -114,7 +137,7 @@ def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
     The quotas are compared with its pods, and the cause of its last try counts too: claims count in
     quotas as well, and the caller cannot read every quota.
     """
-    forecast = recorded(job.manifest)
+    forecast = recorded_placement(job.manifest)
     if forecast is not None and forecast.cause is not None and forecast.cause.code in QUOTAS:
         return True
     quotas = queue.quotas(job.namespace)
@@ -138,48 +161,3 @@ def newcomer(job: MPIJob, *, namespace: str, priority: int) -> QueuedJob:
         started=None,
         manifest={},
     )
-
-
-def without(cluster: Cluster, placement: Placement, job: MPIJob) -> Cluster:
-    """The cluster without the GPUs, CPU and memory of a placement of this job."""
-    cpu, memory = needs(job)
-    taken: dict[str, list[tuple[int, ...]]] = defaultdict(list)
-    for one in placement.assignments:
-        taken[one.node].append(one.gpus)
-
-    def less(node: Node) -> Node:
-        sets = taken[node.name]
-        return replace(
-            node,
-            free=GPUSet(node.free & ~gpu_set(gpu for gpus in sets for gpu in gpus)),
-            unattributed=node.unattributed + job.gpus * sum(not gpus for gpus in sets),
-            cpu=None if node.cpu is None else max(0.0, node.cpu - cpu * len(sets)),
-            memory=None if node.memory is None else max(0, node.memory - memory * len(sets)),
-        )
-
-    nodes = (less(node) if node.name in taken else node for node in cluster.nodes)
-    return replace(cluster, nodes=tuple(nodes))
-
-
-def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
-    """The time by which all jobs on the GPUs of a placement must have ended; None if not known."""
-    wanted: dict[str, set[int]] = defaultdict(set)
-    for one in placement.assignments:
-        wanted[one.node].update(one.gpus)
-    ends = []
-    for job in jobs:
-        if job.record is None or job.suspended:
-            continue
-        try:
-            workers = parse_map(job.record)
-        except ValueError:
-            return None
-        if any(
-            # A record without indexes may be on any GPUs of its node.
-            node in wanted and not (gpus and wanted[node] and wanted[node].isdisjoint(gpus))
-            for _, node, gpus in workers
-        ):
-            if job.timeout is None or job.started is None:
-                return None
-            ends.append(job.started + job.timeout)
-    return max(ends, default=None)

@@ -6,68 +6,84 @@ and the controller all use it.
 
 from __future__ import annotations
 
-import io
-import math
-import os
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from arena_topo import files
 from arena_topo.bandwidth import rate_is_assumed
-from arena_topo.engines import Backend
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, InvalidJob, TimedOut
+from arena_topo.engines.backend import Backend
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut
 from arena_topo.gang import fairness, shape
-from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, levels, request_of
+from arena_topo.gang.request import (
+    ANY_SITE,
+    Site,
+    alternatives,
+    check_preferred,
+    levels,
+    request_of,
+)
+from arena_topo.gang.training import check_workload
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
-from arena_topo.manifests import Binding, Forecast, Plan, estimates, pinning, render
+from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.requests import job_of
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.solver import (
     Placement,
     Reason,
     Refusal,
     Request,
-    Solver,
     Unplaceable,
     Verdict,
     distances,
+    in_cents,
 )
-from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, published
-from arena_topo.words import shortened
+from arena_topo.solver.door import NodeChoice, Solver
+from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
+from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
     from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
+    from arena_topo.queueing.reservation import QueueHead
 
 NO_NODES = Cluster(nodes=())
+
+SOME_JOB = MPIJob(name="some", image="any", command="true")
+"""A job of which nothing is known."""
+
+MAX_NAMED_NODES = 3
+"""Nodes that a note names before the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision about a job: a placement with its binding, or the reason why there is none."""
+    """The decision about a job: a placement with its binding, or the reason why there is none.
+
+    `wait` is what a patient gang waits for, or, with a placement, what it would have waited for.
+    """
 
     cluster: Cluster = NO_NODES
     placement: Placement | None = None
     binding: Binding | None = None
     refused: Cause | None = None
     nearest: str | None = None
+    wait: PatientWait | None = None
 
     @property
-    def forecast(self) -> Forecast:
+    def forecast(self) -> PlacementForecast:
         """The forecast to record with the decision."""
         if self.placement is None or self.binding is None:
             emulated = self.cluster.emulated
-            return Forecast(state="waiting", cause=self.refused, emulated=emulated)
+            return PlacementForecast(state="waiting", cause=self.refused, emulated=emulated)
         return forecast_of(self.placement, self.cluster, self.binding)
 
 
@@ -85,25 +101,36 @@ def decide(
     `gated`: the workers wait at their gates already. `each` is how many workers were fused into
     each worker of `job`. Unplaceable says why there is none; other errors as of `Site.bind`.
     """
-    found = find(job, cluster, site, gated=gated)
-    if found is not None:
-        return found
+    decision = decide_or_none(job, cluster, site, gated=gated)
+    if decision is not None:
+        return decision
     request = request_of(job, cluster, site)
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
+    check_picked(job, cluster, site, verdict=refused.verdict, gated=gated)
+    raise refused
+
+
+def check_picked(
+    job: MPIJob, cluster: Cluster, site: Site, *, verdict: Verdict, gated: bool = False
+) -> None:
+    """Refuse a job whose GPUs the kubelet picks, and may pick too slow ones for --min-bandwidth.
+
+    Unplaceable, with the bandwidth of the slowest as the advice.
+    """
     best = None
     if job.min_bandwidth:
         # An error of the binding must not hide that the job can never have its bandwidth.
         with suppress(ArenaError):
-            best = find(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
+            best = decide_or_none(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
-            # If the kubelet may pick slower GPUs, their bandwidth must be the advice.
-            check_bandwidth(job, best.placement, cluster, best.binding, verdict=refused.verdict)
-    raise refused
+            check_bandwidth(job, best.placement, cluster, best.binding, verdict=verdict)
 
 
-def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> Decision | None:
+def decide_or_none(
+    job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False
+) -> Decision | None:
     """The result of `decide`; None, without a reason, if the solver finds nothing.
 
     If the kubelet would have to pick GPUs on a node whose GPUs arena-topo allocates, the job is
@@ -120,7 +147,8 @@ def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> D
                 raise
             unheld = unheld or error
             left = (
-                replace(one, free=GPUSet(0)) if one.name in ours else one for one in cluster.nodes
+                replace(node, free=GPUSet(0)) if node.name in ours else node
+                for node in cluster.nodes
             )
             cluster = replace(cluster, nodes=tuple(left))
         else:
@@ -138,17 +166,22 @@ def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> D
     )
 
 
-def fit(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Placement | None:
+def fit(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Placement | None:
     """The best placement of a job by the solver, whatever enforces it; None without one."""
     return Solver.of(cluster).find(request_of(job, cluster, site))
 
 
-def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
-    """The best placement of a request of this job; Unplaceable says why there is none."""
-    found = Solver.of(cluster).find(request)
-    if found is None:
-        raise _explained(job, request, cluster)
-    return found
+def best_placement(
+    job: MPIJob, request: Request, cluster: Cluster, *, anew: Cluster | None = None
+) -> Placement:
+    """The best placement of a request of this job; Unplaceable says why there is none.
+
+    `anew` is the cluster for the same job submitted anew, at the end of the queue, if it differs.
+    """
+    placement = Solver.of(cluster).find(request)
+    if placement is None:
+        raise _explained(job, request, cluster, anew=anew)
+    return placement
 
 
 def _explained(
@@ -158,16 +191,19 @@ def _explained(
     *,
     each: int = 1,
     fusible: Callable[[Cluster], bool] = lambda _: True,
+    anew: Cluster | None = None,
 ) -> Unplaceable:
     """Why a request of this job has no placement; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
+    kept = reservation(request, cluster)
     return Solver.of(cluster).explain(
         request,
         # The flags that exclude nodes are known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),
-        notes=cluster.notes,
+        notes=cluster.notes if kept is None else (*cluster.notes, kept),
         each=each,
         fusible=limited and job.workers > 1 and fusible(cluster),
+        anew=None if anew is None else Solver.of(anew),
     )
 
 
@@ -177,11 +213,14 @@ def _fusible(job: MPIJob, site: Site, cluster: Cluster) -> bool:
         return False
     fused = replace(job, pod_shape=PodShape.FUSED)
     for world in (cluster, cluster.idle()):
-        each = shape.best(fused, world, site)
+        each = shape.best_shape(fused, world, site)
         if each is not None:
             # If the kubelet picks the GPUs of pods, they may get less than --min-bandwidth.
             with suppress(ArenaError):
-                return find(shape.merged(fused, each, site.api), world, site) is not None
+                return (
+                    decide_or_none(shape.merge_workers(fused, each, site.api), world, site)
+                    is not None
+                )
             return False
     return False
 
@@ -202,13 +241,13 @@ def check_bandwidth(
     forecast = forecast_of(placement, cluster, binding)
     if forecast.usable is None or forecast.usable >= job.min_bandwidth:
         return
-    rate = math.floor(round(forecast.usable * 100, 6)) / 100
+    rate = in_cents(forecast.usable)
     as_bound = valued_as(placement, cluster, binding)
     cause = estimates.recorded_limit(forecast)
     if counted_on(as_bound, binding) != as_bound.bandwidth and as_bound.worst is not None:
-        cause = f"the kubelet picks the GPUs, at worst {estimates.text(as_bound.worst)}"
+        cause = f"the kubelet picks the GPUs, at worst {estimates.estimate_text(as_bound.worst)}"
     raise Unplaceable(
-        f"the pods of {job.name} could use {estimates.recorded(forecast)} now, less than"
+        f"the pods of {job.name} could use {estimates.recorded_estimate(forecast)} now, less than"
         f" --min-bandwidth {job.min_bandwidth:g}",
         verdict=verdict,
         refusals=(
@@ -232,23 +271,26 @@ def plan(
     namespace: str,
     api: ApiVersion | None = None,
     cluster: Cluster | None = None,
+    files: Mapping[ConfigFile, str] | None = None,
 ) -> Plan:
     """Plan everything about a job without writing anything; Unplaceable if it does not fit.
 
     `cluster` is the cluster to place on; without it the backend is read. Without both, a job that
-    is not placed can still be planned.
+    is not placed can still be planned. `files` holds the text of each `--config-file`.
     """
-    return planned(job, Site(backend=backend, namespace=namespace, version=api), cluster)
+    site = Site(backend=backend, namespace=namespace, version=api, files=files or {})
+    return plan_at_site(job, site, cluster)
 
 
-def planned(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
+def plan_at_site(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
     """The plan of a job at a site; arguments and errors as of `plan`."""
+    check_workload(job.workload)
     if not job.gputopology:
-        shape.check(job)
+        shape.check_ranks(job)
         _check_size(job, site, cluster or NO_NODES)
         return built(job, site, Decision(cluster=cluster or NO_NODES))
     if cluster is None:
-        cluster = seen(job, site)
+        cluster = cluster_for_new_job(job, site).left
     # By counting alone nothing fits better than separate pods. With these limits larger pods may:
     # the refusal names those that would fit once others have ended.
     later = bool(job.min_bandwidth or job.host_network)
@@ -262,9 +304,9 @@ def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
 
     Unplaceable (NEVER) if it cannot fit even when all other jobs have ended.
     """
-    cluster = seen(job, site) if job.gputopology else None
+    cluster = cluster_for_new_job(job, site).left if job.gputopology else None
     try:
-        return planned(job, site, cluster), cluster or NO_NODES, None
+        return plan_at_site(job, site, cluster), cluster or NO_NODES, None
     except Unplaceable as refused:
         if refused.verdict is not Verdict.NOT_NOW or cluster is None:
             raise
@@ -272,51 +314,130 @@ def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
         return built(job, site, waits), cluster, refused.nearest
 
 
+def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
+    """Unplaceable (NEVER) if a cluster can never hold a gang, whatever ends."""
+    try:
+        best_placement(job, request_of(job, cluster, site), cluster)
+    except Unplaceable as refused:
+        if refused.verdict is not Verdict.NOT_NOW:
+            raise
+
+
 def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
     """A job to place, in the pods of its shape; InvalidJob for flags with unknown names."""
-    shape.check(job)
+    shape.check_ranks(job)
     check_preferred(job, cluster)
+    check_workload(job.workload)
     return shape.shaped(job, cluster, site, later=later)
 
 
-def seen(job: MPIJob, site: Site) -> Cluster:
-    """The cluster for a new job: without the GPUs reserved for the first waiting gang."""
-    queue = site.engine.queue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterForJob:
+    """A cluster as a new job sees it: without the GPUs reserved for the first waiting gang.
+
+    `emptied` is the cluster without jobs of arena-topo, `now` (Unix seconds) when it was read; they
+    are None where the jobs are not known.
+    """
+
+    left: Cluster
+    emptied: Callable[[], Cluster] | None = None
+    now: float | None = None
+
+    def wait(self, job: MPIJob, placement: Placement, site: Site) -> PatientWait | None:
+        """What a new job would wait for, if it is patient, in place of a placement; else None."""
+        if self.emptied is None or self.now is None or not job.patience:
+            return None
+        emptied = self.emptied()
+        request, until = request_of(job, emptied, site), self.now + job.patience
+        return waits_for(request, placement, Solver.of(emptied), until=until)
+
+
+def cluster_for_new_job(job: MPIJob, site: Site) -> ClusterForJob:
+    """The cluster for a new job at a site."""
+    backend = site.engine
+    queue, pausing = backend.queue, backend.pausing
+    if pausing is not None:
+        left = pausing.left(float(job.running_timeout) or None)
+
+        def machines() -> Cluster:
+            return replace(left, nodes=tuple(backend.machines()))
+
+        return ClusterForJob(left=left, emptied=machines, now=time.time())
     with suppress(AccessDenied):
         if queue is not None:
             view = queue.read()
-            cluster, priority = view.cluster(), queue.priority(job.priority)
-            mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-            left, head = share(mine, cluster, view, queue, site)
-            if head is None:
-                return cluster
-            first = f"{head.namespace}/{head.name}"
-            kept = f"GPUs are reserved for {first}, which comes first in the queue"
-            return replace(left, notes=(*left.notes, kept))
-    return site.engine.cluster()
+            left = unclaimed(view, queue, site, job)
+            return ClusterForJob(left=left, emptied=view.emptied, now=view.now)
+    return ClusterForJob(left=backend.cluster())
 
 
-def share(
-    mine: QueuedJob,
-    cluster: Cluster,
-    view: Snapshot,
-    queue: Queue,
-    site: Site,
-    *,
-    known: dict[tuple[str, str], bool] | None = None,
-) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster for a gang, and the gang ahead of it that reserves the rest.
+def unclaimed(view: Snapshot, queue: Queue, site: Site, job: MPIJob = SOME_JOB) -> Cluster:
+    """What a view of a queue leaves for a job that is yet to come, in the namespace of the site."""
+    priority = queue.priority(job.priority)
+    mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
+    return share(mine, view.cluster(), view, queue, site)[0]
+
+
+def reservation(request: Request, cluster: Cluster) -> str | None:
+    """The GPUs that this gang could use now if they were not reserved; None without any.
+
+    It is a sentence that names their number, their nodes, and the gang that comes first.
+    """
+    reserved = {str(node.name): node for node in Solver.of(cluster).withheld(request)}
+    if not reserved:
+        return None
+    gpus = sum(node.reserved_count for node in reserved.values())
+    names = sorted(reserved, key=natural)
+    job = reserved[names[0]].reserved_for
+    if len(names) > MAX_NAMED_NODES:
+        names[MAX_NAMED_NODES:] = [f"{len(names) - MAX_NAMED_NODES} more"]
+    return (
+        f"{counted(gpus, 'GPU')} of {listed(names)}"
+        f" {'is' if gpus == 1 else 'are'} reserved for {job}, which comes first in the queue"
+    )
+
+
+def _slowed(request: Request, cluster: Cluster) -> str | None:
+    """The reservation without which a gang that fits would get a better place; None without one."""
+    kept = reservation(request, cluster)
+    if kept is None:
+        return None
+    ours = Solver.of(cluster).best(request)
+    best = Solver(cluster.unreserved()).best(request)
+    better = ours is None or (best is not None and _grade(best) < _grade(ours))
+    return kept if better else None
+
+
+def _grade(answer: NodeChoice) -> tuple[float, ...]:
+    """The part of an objective that the pods of a job notice: smaller is better."""
+    worth = answer.worth
+    return worth.reach, worth.assumed, worth.band, worth.distance, worth.nodes
+
+
+def head_of_queue(
+    view: Snapshot, queue: Queue, site: Site, known: dict[tuple[str, str], bool] | None = None
+) -> QueueHead | None:
+    """The head of the queue with its reservation; None if no gang waits that could start.
 
     `known` remembers, for the gangs of one view, which of them are blocked: that takes a request.
     """
-    found = {} if known is None else known
+    known = {} if known is None else known
 
-    def blocked(head: QueuedJob) -> bool:
-        if head.key not in found:
-            found[head.key] = _blocked(head, view, queue, site)
-        return found[head.key]
+    def blocked(gang: QueuedJob) -> bool:
+        if gang.key not in known:
+            known[gang.key] = _blocked(gang, view, queue, site)
+        return known[gang.key]
 
-    return fairness.left_for(mine, cluster, view, partial(fit, site=site), blocked=blocked)
+    return fairness.find_head(view, site, blocked=blocked)
+
+
+def share(
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+) -> tuple[Cluster, QueueHead | None]:
+    """The cluster for a gang, and the head of the queue if that reserves the rest."""
+    head = head_of_queue(view, queue, site)
+    left = fairness.left_to(mine, cluster, head, view.now)
+    return left, None if left is cluster else head
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
@@ -332,12 +453,12 @@ def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
     if not (
         job.min_bandwidth
         or job.binding is not BindingChoice.AUTO
-        or pinning.claims_gpus(head.manifest)
+        or pins.claims_gpus(head.manifest)
     ):
         return False
     try:
         where = replace(site, namespace=head.namespace, patches=True)
-        return find(job, view.emptied(), where) is None
+        return decide_or_none(job, view.emptied(), where) is None
     except (ClusterError, TimedOut):
         raise
     except ArenaError:
@@ -350,14 +471,15 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
     A gang without a placement is built to wait, unless nothing was decided about it.
     """
     cluster, placement, backend = decision.cluster, decision.placement, site.backend
+    request = request_of(job, cluster, site) if job.gputopology and cluster.nodes else None
     waits = job.gputopology and placement is None and decision is not UNDECIDED
-    made = render.plan(
+    made = render.build_plan(
         job,
         namespace=site.namespace,
         api=site.api,
-        owner=backend.owner() if backend else _user(),
-        files=_read_files(job),
-        request=request_of(job, cluster, site) if job.gputopology and cluster.nodes else None,
+        owner=site.owner,
+        files=site.files,
+        request=request,
         placement=placement,
         cluster=cluster,
         waiting=str(decision.refused or "") if waits else None,
@@ -369,9 +491,10 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
         *_unsuspended(job, site.api),
         *(backend.remarks(job) if backend else ()),
         *_left_out(job, cluster),
-        *shape.remarks(made),
+        *shape.shape_remarks(made),
         *(_doubts(placement, cluster) if placement else ()),
         *_may_be_less(job, made.forecast),
+        *filter(None, [_slowed(request, cluster) if request is not None else None]),
     )
     return msgspec.structs.replace(made, notes=remarks)
 
@@ -417,27 +540,29 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
     """The basis of the promised bandwidth, if the machines did not report everything themselves."""
     chosen = set(placement.nodes)
     machines = [node.machine for node in cluster.nodes if node.name in chosen]
-    found = [
-        ([one.name for one in machines if one.knowledge is knowledge], words)
+    doubts = [
+        ([machine.name for machine in machines if machine.knowledge is knowledge], words)
         for knowledge, words in _DOUBTS.items()
     ]
-    found.append(([one.name for one in machines if rate_is_assumed(one)], "NVLink rate assumed"))
-    for names, words in found:
+    doubts.append(
+        ([machine.name for machine in machines if rate_is_assumed(machine)], "NVLink rate assumed")
+    )
+    for names, words in doubts:
         if names:
             yield f"{shortened(names, 1)}: {words}"
     guess = cluster.guesses.get(placement.tier)
     # Else the speed of the NICs is known.
     if guess and not all(
-        one.nics and None not in {nic.speed for nic in one.nics} for one in machines
+        machine.nics and None not in {nic.speed for nic in machine.nics} for machine in machines
     ):
         yield guess
 
 
-def _may_be_less(job: MPIJob, forecast: Forecast | None) -> Iterator[str]:
+def _may_be_less(job: MPIJob, forecast: PlacementForecast | None) -> Iterator[str]:
     """Whether the range of a bandwidth begins below the minimum that was asked for."""
     if forecast is not None and forecast.low is not None and forecast.low < job.min_bandwidth:
         yield (
-            f"{estimates.recorded(forecast)}: the low end of the range is less than"
+            f"{estimates.recorded_estimate(forecast)}: the low end of the range is less than"
             f" --min-bandwidth {job.min_bandwidth:g}, which the point is judged by"
         )
 
@@ -459,46 +584,3 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
             f"--topology-preferred {level} is left out: this cluster has no such level; its levels:"
             f" {levels(words)}"
         )
-
-
-# ---------------------------------------------------------------- files and users
-
-
-def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
-    """The text of every `--config-file`; InvalidJob names the first that cannot be read."""
-    texts = {}
-    for one in job.config_file:
-        # Path would raise for an unknown `~user`.
-        path = os.path.expanduser(one.source)  # noqa: PTH111 - see above
-        try:
-            content = _content(path)
-            texts[one] = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
-        except UnicodeDecodeError as error:
-            raise _unread(one, "it is not UTF-8 text") from error
-        except OSError as error:
-            raise _unread(one, error.strerror) from error
-        except ValueError as error:
-            raise _unread(one, "no path has a NUL in it") from error
-    return texts
-
-
-def _content(path: str) -> bytes:
-    """The content of a file; a file that a shell passes is read once, as it is empty afterwards."""
-    if path == files.STDIN:
-        return _once(path, id(sys.stdin))
-    if files.HANDED.fullmatch(path) and Path(path).is_fifo():
-        return _once(path, Path(path).stat().st_ino)
-    return files.whole(path, handed=True)
-
-
-@cache
-def _once(path: str, _pipe: int) -> bytes:
-    return files.whole(path, handed=True)
-
-
-def _unread(file: ConfigFile, why: str | None) -> InvalidJob:
-    return InvalidJob(f"cannot read --config-file {file.source}", why=why)
-
-
-def _user() -> str:
-    return os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"

@@ -17,31 +17,41 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
-from arena_topo.clusters.queues import suspended
-from arena_topo.clusters.usage import pod_over
+from arena_topo.clusters.queues import is_suspended
+from arena_topo.clusters.rules import pod_over
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued, written
-from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    JobDeleted,
+    command,
+)
 from arena_topo.gang import fairness, planning
 from arena_topo.gang.planning import UNDECIDED, Decision
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
-from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pinning
-from arena_topo.manifests.annotations import asked
+from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pins
+from arena_topo.manifests.annotations import recorded_request, reservation_note, reserving_map
 from arena_topo.manifests.binding import double_booked, leaves_choice, taint_effects
-from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
-from arena_topo.manifests.requests import job_of, requested
-from arena_topo.solver import Placement, Request, Solver, Unplaceable, Verdict
+from arena_topo.manifests.requests import job_of, patience_end, request_annotation
+from arena_topo.queueing.patience import waits_for
+from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable, Verdict
+from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
+    from arena_topo.queueing.reservation import QueueHead
 
 _ROUNDS = 100
 """How often a starter yields before it gives up: in every round, others got the GPUs."""
@@ -49,21 +59,26 @@ _ROUNDS = 100
 GONE, INVALID = 410, 422
 """HTTP codes: the server no longer has this revision; the object violates a rule."""
 
+KEEP_SECONDS = 60.0
+"""The least seconds between two stored reservations of one head of the queue."""
+
 _PAUSE = 0.05
 """The longest pause in seconds before the first retry of a starter that yielded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StartOutcome:
     """The result of a start: the job as it is stored, and the last decision.
 
     `resumed`: the job runs, started by this starter or by another. Otherwise it waits, and
-    `decision.refused` is the reason.
+    `decision.refused` is the reason. `changed`: False if the job had to be neither started nor
+    resumed.
     """
 
     stored: Manifest
     decision: Decision = UNDECIDED
     resumed: bool
+    changed: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -71,11 +86,15 @@ class Outcome:
 class Starter:
     """A starter of gangs (`submit`, `resume` or the controller) on one queue.
 
-    `site` is the site of their jobs; its namespace is not used for a job.
+    `site` is the site of their jobs; its namespace is not used for a job. `constraint` is for the
+    one job that is started, and not for those ahead of it in the queue. `patient`: it ends the
+    patience of gangs in time, so that they may wait for a better placement.
     """
 
     queue: Queue
     site: Site
+    patient: bool = False
+    constraint: Constraint = UNCONSTRAINED
     pause: Callable[[float], None] = time.sleep
 
     def fit(self, job: MPIJob, cluster: Cluster) -> Placement | None:
@@ -98,54 +117,103 @@ class Starter:
         `pods`: GPUs of the job's own pods are not free. Unplaceable (NEVER) if the job cannot fit
         even when all other jobs have ended.
         """
+        head = planning.head_of_queue(snapshot, self.queue, self.site)
+        return self.decide_behind(head, job, mine, snapshot, pods=pods)
+
+    def decide_behind(
+        self,
+        head: QueueHead | None,
+        job: MPIJob,
+        mine: QueuedJob,
+        snapshot: Snapshot,
+        *,
+        pods: bool = True,
+    ) -> Decision:
+        """The result of `decide` beside a head of the queue that is known."""
         whole = snapshot.cluster(without={mine.key}, pods=pods)
         if not snapshot.everything:
             return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
-        left, head = planning.share(mine, whole, snapshot, self.queue, self.site)
-        site = replace(self.site, namespace=mine.namespace)
+        left = fairness.left_to(mine, whole, head, snapshot.now)
+        site = replace(self.site, namespace=mine.namespace, constraint=self.constraint)
         try:
-            return planning.decide(job, left, site, gated=mine.suspender is not None)
+            decision = planning.decide(job, left, site, gated=mine.suspender is not None)
+            return self._with_patience(decision, job, mine, snapshot)
         except Unplaceable as refused:
-            if head is not None and self.fit(job, whole) is not None:
-                turn = because(CauseCode.TURN, job=f"{head.namespace}/{head.name}")
-                return Decision(cluster=whole, refused=turn)
+            if head is not None and left is not whole and planning.fit(job, whole, site):
+                turn = because(CauseCode.TURN, job=head.gang.key)
+                return Decision(cluster=left, refused=turn, nearest=refused.nearest)
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
             why, nearest = in_words(refused.sentence), refused.nearest
-            return Decision(cluster=whole, refused=why, nearest=nearest)
+            return Decision(cluster=left, refused=why, nearest=nearest)
+
+    def _with_patience(
+        self, decision: Decision, job: MPIJob, mine: QueuedJob, snapshot: Snapshot
+    ) -> Decision:
+        """The decision, or to wait; nobody but its own queue decides when another's gang starts."""
+        until = snapshot.now + job.patience
+        if mine.manifest:
+            until = patience_end(mine.manifest, job.patience)
+        if mine.suspender is not None or self.constraint != UNCONSTRAINED or snapshot.now >= until:
+            return decision
+        emptied = snapshot.emptied()
+        request, offer = request_of(job, emptied, self.site), decision.placement
+        assert offer is not None
+        wait = waits_for(request, offer, Solver.of(emptied), until=until)
+        if wait is None or not self.patient:
+            return replace(decision, wait=wait)
+        return Decision(cluster=decision.cluster, refused=patience_cause(wait), wait=wait)
 
     # Starting a gang
 
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
         """Create a job by its decision: suspended, with its placement recorded or waiting."""
         at = self._stamp() if decision.placement is not None else None
-        form = patches.suspended(
-            pinning.unplaced(plan.objects[0]),
+        form = patches.as_suspended(
+            pins.unplaced(plan.objects[0]),
             decision.forecast,
             at=at,
-            request=requested(plan.job),
+            request=request_annotation(plan.job),
             incomplete=any(map(_matters, plan.objects[1:])),
         )
         return self.queue.create(plan, form)
 
-    def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> Outcome:
+    def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> StartOutcome:
         """Start a suspended job, or leave it waiting with the reason.
 
         `decision` is the decision in its record, None for a job that was not created just now: that
         is solved again, and waits while pods of its last run exist. An operator that sees the job
         resumed before it has seen it suspended would leave these pods where they are.
         """
-        if not suspended(stored):
+        if not is_suspended(stored):
             return self.lost_race(stored)
         if decision is None and self.has_old_pods(stored):
-            return Outcome(
+            return StartOutcome(
                 stored=stored,
                 decision=Decision(refused=because(CauseCode.OLD_PODS)),
                 resumed=False,
             )
         return self._brought(job, stored, decision, gated=False)
 
-    def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
+    def directed(self, job: MPIJob, held: Manifest) -> StartOutcome:
+        """Start a held job, which no other starter touches, under the constraint of this one.
+
+        If it cannot have such a placement, it waits in the queue as any other, without constraint.
+        """
+        view, mine = self.queue.read(), queued(held, {})
+        if mine is None or mine.state != "held":
+            return self.lost_race(held)
+        decision = Decision(refused=because(CauseCode.OLD_PODS))
+        if not self.has_old_pods(held):
+            decision = self.decide(job, view.job(*mine.key) or mine, view)
+        stored = self.queue.change(held, self._record(held, decision, gated=False))
+        if stored is None:
+            return self.lost_race(held)
+        if decision.placement is None:
+            return StartOutcome(stored=stored, decision=decision, resumed=False)
+        return self._brought(job, stored, decision, gated=False)
+
+    def admitted(self, job: MPIJob, stored: Manifest) -> StartOutcome:
         """Record a placement for a gang that its queue has started, and that waits at its gates.
 
         The placement uses the nodes that the queue chose, anew at each start.
@@ -154,20 +222,24 @@ class Starter:
 
     def _brought(
         self, job: MPIJob, stored: Manifest, decision: Decision | None, *, gated: bool
-    ) -> Outcome:
+    ) -> StartOutcome:
         """Record, look, yield, and start a job by its record; `gated`: its queue has resumed it."""
-        for _ in self.rounds(job.name, f"it waits, suspended: arena-topo resume {job.name}"):
+        again = command("resume", job.name, namespace=_key(stored)[0])
+        for _ in self.rounds(job.name, f"it waits, suspended: {again}"):
             changed: Manifest | None = stored
             if decision is None:
                 view, mine = self.queue.read(), queued(stored, {})
                 if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
                     return self.lost_race(stored)
-                decision = self.decide(job, view.job(*mine.key) or mine, view)
+                head = planning.head_of_queue(view, self.queue, self.site)
+                decision = self.decide_behind(head, job, view.job(*mine.key) or mine, view)
                 changed = self.queue.change(stored, self._record(stored, decision, gated=gated))
+                if changed is not None and decision.placement is None and head is not None:
+                    self.keep_reservation(head, view)
             if changed is not None:
                 stored = changed
                 if decision.placement is None:
-                    return Outcome(stored=stored, decision=decision, resumed=False)
+                    return StartOutcome(stored=stored, decision=decision, resumed=False)
                 if not self.stands(job, stored, decision):
                     decision = None
                     continue
@@ -179,6 +251,45 @@ class Starter:
                 return self.lost_race(stored)
             stored, decision = now, None
         raise AssertionError("the last round raises")
+
+    def reserve(self, job: MPIJob, stored: Manifest) -> Manifest | None:
+        """Reserve the next placement of a gang that runs, before it is stopped; None without one.
+
+        Its own GPUs count as free, and its pods as ended in the quotas of its namespace.
+        """
+        view, mine = self.queue.read(), queued(stored, {})
+        if mine is None:
+            return None
+        try:
+            at_once = replace(self, patient=False)
+            decision = at_once.decide(job, view.job(*mine.key) or mine, view, pods=False)
+        except Unplaceable:
+            return None
+        ending = [pod for pod in self.queue.pods(stored) if not pod_over(pod)]
+        if decision.placement is None or self.shortfall(stored, decision, ending) is not None:
+            return None
+        places = reserving_map(decision.forecast)
+        changed = self.queue.change(stored, patches.reserving(stored, places))
+        if changed is None or self.stands(job, changed, decision, pods=False):
+            return changed
+        self.queue.change(changed, patches.reserving(changed, None))
+        return None
+
+    def keep_reservation(self, head: QueueHead, view: Snapshot) -> bool:
+        """Store what the head of the queue reserves on its job, so that all starters keep it.
+
+        At most once a minute, by the time in what is stored; whether that was done. The caller may
+        lack the right to do so.
+        """
+        job = view.job(*head.gang.key.split("/"))
+        last = head.gang.last
+        recent = last is not None and abs(view.now - last[1]) < KEEP_SECONDS
+        if job is None or not head.changed or recent:
+            return False
+        note = reservation_note(head.seats, written(head.since))
+        with suppress(ArenaError):
+            return self.queue.change(job.manifest, patches.heading(job.manifest, note)) is not None
+        return False
 
     def rounds(self, name: str, hint: str) -> Iterator[None]:
         """The tries of a starter, with a pause before each but the first; then ClusterError.
@@ -207,7 +318,7 @@ class Starter:
         """The patch that removes the record of a job."""
         if gated:
             return patches.clearing(stored, cause)
-        return patches.waiting(stored, pinning.unplaced(stored), cause)
+        return patches.waiting(stored, pins.unplaced(stored), cause)
 
     def has_old_pods(self, stored: Manifest) -> bool:
         """Whether pods of a job's last run exist; False if the caller may not list them."""
@@ -243,8 +354,8 @@ class Starter:
 
         Then the other starter finishes it: two that took turns at one job would never finish.
         """
-        found = self.current(stored)
-        mine, before = None if found is None else queued(found, {}), queued(stored, {})
+        current = self.current(stored)
+        mine, before = None if current is None else queued(current, {}), queued(stored, {})
         theirs = (
             mine is not None
             and before is not None
@@ -252,15 +363,15 @@ class Starter:
             and mine.recorded != before.recorded
             and not fairness.abandoned(mine, self.queue.now())
         )
-        return None if theirs else found
+        return None if theirs else current
 
     def current(self, stored: Manifest) -> Manifest | None:
         """The current job; None if it is gone or another job has its name."""
-        found = self.queue.get(*_key(stored))
-        same = found is not None and found["metadata"]["uid"] == stored["metadata"]["uid"]
-        return found if same else None
+        stored_now = self.queue.get(*_key(stored))
+        same = stored_now is not None and stored_now["metadata"]["uid"] == stored["metadata"]["uid"]
+        return stored_now if same else None
 
-    def _started(self, stored: Manifest, decision: Decision, *, gated: bool) -> Outcome | None:
+    def _started(self, stored: Manifest, decision: Decision, *, gated: bool) -> StartOutcome | None:
         """Start a job by its record; None if the record was replaced or removed meanwhile.
 
         A job that a quota or a policy refuses waits: a retry would be refused too.
@@ -272,13 +383,13 @@ class Starter:
             if short is None and claims:
                 self.queue.renew(stored, claims)
         except (ClusterError, AlreadyExists) as error:
-            short = quota.refusal(error.sentence)
+            short = quota.quota_cause(error.sentence)
         try:
             if short is None:
                 resuming = patches.resuming(stored, placed)
                 patch = patches.confirming(stored) if gated else resuming
                 changed = self.queue.change(stored, patch)
-                done = Outcome(stored=changed or stored, decision=decision, resumed=True)
+                done = StartOutcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
         except ClusterError as error:
             if error.status != INVALID:
@@ -286,7 +397,7 @@ class Starter:
             short = in_words(error.message)
         back = self.queue.change(stored, self._waiting(stored, short, gated=gated))
         refused = replace(decision, placement=None, binding=None, refused=short)
-        return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
+        return None if back is None else StartOutcome(stored=back, decision=refused, resumed=False)
 
     def shortfall(
         self, stored: Manifest, decision: Decision, ending: Iterable[Manifest] = ()
@@ -302,19 +413,19 @@ class Starter:
 
     # Other starters
 
-    def lost_race(self, stored: Manifest, decision: Decision | None = None) -> Outcome:
+    def lost_race(self, stored: Manifest, decision: Decision | None = None) -> StartOutcome:
         """The result after another client changed or started the job; JobDeleted if it is gone."""
-        found = self.current(stored)
-        if found is None:
+        current = self.current(stored)
+        if current is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
         decision = decision or UNDECIDED
-        if not suspended(found):
-            return Outcome(stored=found, decision=decision, resumed=True)
-        state = str((found["metadata"].get("annotations") or {}).get(STATE))
+        if not is_suspended(current):
+            return StartOutcome(stored=current, decision=decision, resumed=True)
+        state = str((current["metadata"].get("annotations") or {}).get(STATE))
         cause = because(CauseCode.ANOTHER_STARTER, state=state)
         refused = replace(decision, placement=None, refused=cause)
-        return Outcome(stored=found, decision=refused, resumed=False)
+        return StartOutcome(stored=current, decision=refused, resumed=False)
 
     def withdraw(self, jobs: Sequence[QueuedJob], now: float) -> tuple[QueuedJob, ...]:
         """Withdraw the records of abandoned starts; returns the jobs whose GPUs were freed.
@@ -322,19 +433,19 @@ class Starter:
         A record that the caller may not patch stays in effect.
         """
         freed = []
-        for one in jobs:
-            if not fairness.abandoned(one, now):
+        for job in jobs:
+            if not fairness.abandoned(job, now):
                 continue
             try:
-                bare = pinning.unplaced(one.manifest)
-                if bare is one.manifest:
-                    patch = patches.waiting(one.manifest, bare, because(CauseCode.NOT_RESUMED))
+                bare = pins.unplaced(job.manifest)
+                if bare is job.manifest:
+                    patch = patches.waiting(job.manifest, bare, because(CauseCode.NOT_RESUMED))
                 else:
                     # Only resumed jobs are pinned, so another system has suspended this one.
                     cause = because(CauseCode.SUSPENDED_BY_OTHERS)
-                    patch = patches.holding(one.manifest, bare, cause)
-                if self.queue.change(one.manifest, patch) is not None:
-                    freed.append(one)
+                    patch = patches.holding(job.manifest, bare, cause)
+                if self.queue.change(job.manifest, patch) is not None:
+                    freed.append(job)
             except ArenaError:
                 continue
         return tuple(freed)
@@ -350,7 +461,7 @@ def left_behind(name: str, namespace: str) -> Iterator[None]:
     except ArenaError as error:
         if f" {name}" not in (error.hint or ""):
             resume, delete = (
-                f"arena-topo {verb} {name} -n {namespace}" for verb in ("resume", "delete")
+                command(verb, name, namespace=namespace) for verb in ("resume", "delete")
             )
             left = f"the job was created: {resume} starts it if it waits, {delete} ends it"
             error.hint = f"{left}; {error.hint}" if error.hint else left
@@ -368,8 +479,8 @@ def _with_claims(stored: Manifest, decision: Decision) -> tuple[Manifest, Sequen
 
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
     """A stored job with its workers pinned."""
-    return pinning.placed(
-        pinning.unplaced(stored),
+    return pins.with_pins(
+        pins.unplaced(stored),
         placement,
         binding,
         effects=taint_effects(placement, cluster),
@@ -381,7 +492,7 @@ def _hcas(
     stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster
 ) -> tuple[str, ...]:
     """The NICs for NCCL in a stored job, if it has asked for names (--nccl-hca)."""
-    if not asked(stored).get("ncclHca"):
+    if not recorded_request(stored).get("ncclHca"):
         return ()
     return chosen_hcas(job_of(stored), placement, cluster, binding).names
 
@@ -402,8 +513,8 @@ def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
     assert decision.binding is not None
     solver, nodes = Solver.of(cluster), {node.name: node for node in cluster.nodes}
     workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
-    for one in decision.placement.assignments:
-        workers[one.node].append(one.gpus)
+    for assignment in decision.placement.assignments:
+        workers[assignment.node].append(assignment.gpus)
     return all(
         name in nodes
         and solver.hindrance(request, nodes[name], len(sets)) is None
@@ -421,7 +532,7 @@ def _outdated(decision: Decision, cluster: Cluster) -> bool:
     assert decision.binding is not None
     if decision.binding.guarantee is Guarantee.GPUS:
         return False
-    named = {one.node for one in decision.placement.assignments if one.gpus}
+    named = {assignment.node for assignment in decision.placement.assignments if assignment.gpus}
     before = {node.name: node.free_count for node in decision.cluster.nodes}
     chosen = set(decision.placement.nodes)
     return any(

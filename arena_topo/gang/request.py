@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from arena_topo.bandwidth import Wire
-from arena_topo.engines import Backend
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import InvalidJob, UsageError, near
-from arena_topo.job import MPIJob, PodShape, Toleration
+from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Mechanisms, render
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     BEYOND,
     PACK_ABOVE,
+    UNCONSTRAINED,
+    Constraint,
     Instead,
     Placement,
     Policy,
@@ -26,7 +29,7 @@ from arena_topo.solver import (
     distances,
 )
 from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
-from arena_topo.topology.fabric import WORDS
+from arena_topo.topology.fabric import KNOWN_LEVELS
 from arena_topo.topology.nics import is_rdma
 
 
@@ -36,7 +39,8 @@ class Site:
 
     Without a `version` the engine's own is used. `gates` is False if the operator drops scheduling
     gates, so that only templates place pods. `patches` tells whether the starter of the job may
-    patch pods; None: as the engine finds it for the caller.
+    patch pods; None: as the engine finds it for the caller. `constraint` is that of one start.
+    `files` holds the text of each `--config-file`, which only the objects of a new job need.
     """
 
     backend: Backend | None = None
@@ -44,6 +48,8 @@ class Site:
     version: ApiVersion | None = None
     gates: bool = True
     patches: bool | None = None
+    constraint: Constraint = UNCONSTRAINED
+    files: Mapping[ConfigFile, str] = field(default_factory=dict)
 
     @property
     def api(self) -> ApiVersion:
@@ -62,6 +68,13 @@ class Site:
         return self.backend
 
     @property
+    def owner(self) -> str:
+        """The user who submits: as the engine knows the user, or, without an engine, the shell."""
+        if self.backend is not None:
+            return self.backend.owner()
+        return os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"
+
+    @property
     def native(self) -> Binding | None:
         """The engine's own way to enforce placements; None if manifests enforce them."""
         return None if self.backend is None else self.backend.binding
@@ -71,12 +84,12 @@ class Site:
         """The mechanisms that enforce placements in the namespace; None without a cluster."""
         if self.backend is None or self.native is not None:
             return None
-        found = self.backend.mechanisms(self.namespace)
+        mechanisms = self.backend.mechanisms(self.namespace)
         if self.patches is not None:
-            found = msgspec.structs.replace(found, patches=self.patches)
+            mechanisms = msgspec.structs.replace(mechanisms, patches=self.patches)
         if self.gates:
-            return found
-        return msgspec.structs.replace(found, admission=False, patches=False, claims=False)
+            return mechanisms
+        return msgspec.structs.replace(mechanisms, admission=False, patches=False, claims=False)
 
     def bind(
         self, job: MPIJob, placement: Placement, cluster: Cluster, *, gated: bool = False
@@ -87,11 +100,11 @@ class Site:
         return bind(job, placement, cluster, self.api, self.mechanisms, gated=gated)
 
 
-NOWHERE = Site()
+ANY_SITE = Site()
 """No engine: MPIJobs of the newest version, on any given cluster."""
 
 
-def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
+def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
     """The request to the solver for a job.
 
     A preferred level that this cluster does not have is left out: a later reader of the job may
@@ -113,9 +126,9 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
         raise _no_such_level("--topology-required", job.topology_required, words)
     # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
     alone = job.host_network and native is None and render.one_per_node(job, site.api)
-    rdma = job.rdma or job.host_network or any(is_rdma(one.name) for one in job.device)
+    rdma = job.rdma or job.host_network or any(is_rdma(device.name) for device in job.device)
     cpu, memory = needs(job)
-    return Request(
+    request = Request(
         workers=job.workers,
         gpus=job.gpus,
         cpu=cpu,
@@ -132,7 +145,9 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
         preferred=job.topology_preferred if job.topology_preferred in words else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
         pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
+        blind=native is None,
     )
+    return request if site.constraint == UNCONSTRAINED else site.constraint.on(request)
 
 
 def needs(job: MPIJob) -> tuple[float, int]:
@@ -146,7 +161,11 @@ def check_preferred(job: MPIJob, cluster: Cluster) -> None:
 
     A known level that this cluster does not have is only ignored.
     """
-    level, here, elsewhere = job.topology_preferred, distances(cluster), WORDS | cluster.unused
+    level, here, elsewhere = (
+        job.topology_preferred,
+        distances(cluster),
+        KNOWN_LEVELS | cluster.unused,
+    )
     if level and level not in {*here, *elsewhere}:
         raise _no_such_level("--topology-preferred", level, here, elsewhere)
 
@@ -198,7 +217,7 @@ def set_aside_for_topology(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, R
 
 
 def _reason(job: MPIJob, node: Node, *, apart: bool) -> Reason | None:
-    if any(node.labels.get(one.key) != one.value for one in job.selector):
+    if any(node.labels.get(selector.key) != selector.value for selector in job.selector):
         return Reason.SELECTOR
     if _unborne(job, node.taints):
         return Reason.TAINT
@@ -214,7 +233,10 @@ def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
         for taint in taints
         if taint.effect != "PreferNoSchedule"
         and taint.key not in borne
-        and not any(one.tolerates(taint.key, taint.value, taint.effect) for one in job.toleration)
+        and not any(
+            toleration.tolerates(taint.key, taint.value, taint.effect)
+            for toleration in job.toleration
+        )
     )
 
 
@@ -233,8 +255,11 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     everything = (*job.toleration, Toleration(operator="Exists"))
     taints = Counter(filter(None, (_unborne(job, node.taints) for node in cluster.nodes)))
     tried = [
-        (f"without --selector {one}", replace(job, selector=tuple({*job.selector} - {one})))
-        for one in job.selector
+        (
+            f"without --selector {selector}",
+            replace(job, selector=tuple({*job.selector} - {selector})),
+        )
+        for selector in job.selector
     ]
     if len(job.selector) > 1:
         tried.append(("without --selector", replace(job, selector=())))
@@ -242,12 +267,12 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
         words = " and ".join(f"--toleration {_spelled(taint)}" for taint in group)
         more = (
             Toleration(
-                key=one.key,
-                operator="Equal" if one.value else "Exists",
-                value=one.value,
-                effect=one.effect,
+                key=taint.key,
+                operator="Equal" if taint.value else "Exists",
+                value=taint.value,
+                effect=taint.effect,
             )
-            for one in group
+            for taint in group
         )
         tried.append((f"with {words}", replace(job, toleration=(*job.toleration, *more))))
     if len(taints) > 1:
@@ -255,20 +280,20 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     if job.selector and taints:
         words = "without --selector and with --toleration all"
         tried.append((words, replace(job, selector=(), toleration=everything)))
-    found = [Instead(words=words, excluded=excluded(one, cluster)) for words, one in tried]
+    changes = [Instead(words=words, excluded=excluded(job, cluster)) for words, job in tried]
     kept_away = excluded(job, cluster)
     others = sorted(
         (name for name, why in kept_away.items() if why is Reason.DEDICATED), key=natural
     )
-    first = (others[:1], "{} is reserved for topology jobs too")
+    first = (others[:1], "{} is reserved for topology jobs as well")
     for names, words in (
         first,
         (others[1:] and others, "more nodes are reserved for topology jobs"),
     ):
         if names:
             free = {name: why for name, why in kept_away.items() if name not in names}
-            found.append(Instead(words=words.format(*names), excluded=free, later=True))
-    return tuple(found)
+            changes.append(Instead(words=words.format(*names), excluded=free, later=True))
+    return tuple(changes)
 
 
 def _spelled(taint: Taint) -> str:

@@ -8,45 +8,46 @@ from dataclasses import replace
 from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
 from arena_topo.engines.local import mpirun
 from arena_topo.errors import InvalidJob
-from arena_topo.gang.request import NOWHERE, Site, request_of
+from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import ASKED_SHAPE, Plan
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.numbers import whole
-from arena_topo.solver import Objective, Solver
+from arena_topo.numbers import parse_count
+from arena_topo.solver.door import Objective, Solver
 from arena_topo.topology import Cluster
 from arena_topo.words import counted
 
 
-def shaped(job: MPIJob, cluster: Cluster, site: Site = NOWHERE, *, later: bool = False) -> MPIJob:
+def shaped(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE, *, later: bool = False) -> MPIJob:
     """The same job with the pods that `--pod-shape fused` or `auto` make of its workers.
 
     Every number of workers that fits in one pod is tried. The placement that the solver prefers
     (`Objective`) wins, then the largest pods; with `auto` only if it is in a higher band than
-    separate pods, or if these do not fit. A job of another shape is returned unchanged. If the job
-    does not fit now, the result has separate pods; with `later`, for a job that waits, it has the
-    shape that is best on the empty cluster, else the shape that is best now without
-    --min-bandwidth. InvalidJob as for `request_of`.
+    separate pods, or if these do not fit. Placements count as they are planned, also where the
+    kubelet picks the GPUs: it prefers those that NVLink joins. A job of another shape is returned
+    unchanged. If the job does not fit now, the result has separate pods; with `later`, for a job
+    that waits, it has the shape that is best on the empty cluster, else the shape that is best now
+    without --min-bandwidth. InvalidJob as for `request_of`.
     """
     if job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}:
         return job
     if job.pod_shape is PodShape.AUTO and not _may_choose(job, site.api):
-        return chosen(job, 1, site.api)
-    each = best(job, cluster, site)
+        return with_pod_shape(job, 1, site.api)
+    each = best_shape(job, cluster, site)
     if each is None and later:
-        each = best(job, cluster.idle(), site)
+        each = best_shape(job, cluster.idle(), site)
         if each is None and job.min_bandwidth:
-            each = best(replace(job, min_bandwidth=0.0), cluster, site)
-    return chosen(job, each or 1, site.api)
+            each = best_shape(replace(job, min_bandwidth=0.0), cluster, site)
+    return with_pod_shape(job, each or 1, site.api)
 
 
-def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
+def with_pod_shape(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     """The job with `each` workers per pod; an annotation records that `auto` was asked for."""
     if job.pod_shape is PodShape.AUTO:
         used = PodShape.FUSED if each > 1 else PodShape.SEPARATE
         asked = KeyValue(key=ASKED_SHAPE, value=str(PodShape.AUTO))
         job = replace(job, pod_shape=used, annotation=(*job.annotation, asked))
-    return merged(job, each, api) if each > 1 else job
+    return merge_workers(job, each, api) if each > 1 else job
 
 
 def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
@@ -55,30 +56,31 @@ def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
     They may not for a job of a queue, which counts the pods in the request, for the operator of
     v1alpha1, which divides the GPUs of a job by itself, and for a command that places its ranks.
     """
-    keys = {one.key for one in (*job.label, *job.annotation)}
+    keys = {label.key for label in (*job.label, *job.annotation)}
     queued = job.queue or not keys.isdisjoint({KUEUE_LABEL, KUBE_QUEUE})
     return not (queued or api.traits.arenas or fixes_ranks(job.command))
 
 
-def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
+def best_shape(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
     """The best number of workers per pod on a cluster; None if the job fits with none."""
     solver = Solver.of(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
-    found: dict[int, Objective] = {}
+    objectives: dict[int, Objective] = {}
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
-        placed = solver.best(request_of(merged(job, each, site.api), cluster, site))
+        request = request_of(merge_workers(job, each, site.api), cluster, site)
+        placed = solver.best(replace(request, blind=False))
         if placed is not None:
-            found[each] = placed.worth
+            objectives[each] = placed.worth
     # Of equal placements the first: the largest pods.
-    first = min(found, key=lambda each: found[each], default=None)
-    if job.pod_shape is PodShape.AUTO and first is not None and 1 in found:
-        return first if found[first].band < found[1].band else 1
+    first = min(objectives, key=lambda each: objectives[each], default=None)
+    if job.pod_shape is PodShape.AUTO and first is not None and 1 in objectives:
+        return first if objectives[first].band < objectives[1].band else 1
     return first
 
 
-def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
+def merge_workers(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     """The same job with every `each` workers merged into one; `each` divides their number."""
     # The launcher defaults to the resources of one original worker. A launcher from the template of
     # the workers has resources of its own only if the job asks for some.
@@ -91,7 +93,9 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
         memory=None if job.memory is None else job.memory.times(each),
         launcher_cpu=job.launcher_cpu or job.cpu if alike else None,
         launcher_memory=job.launcher_memory or job.memory if alike else None,
-        device=tuple(replace(one, quantity=one.quantity.times(each)) for one in job.device),
+        device=tuple(
+            replace(device, quantity=device.quantity.times(each)) for device in job.device
+        ),
     )
 
 
@@ -128,30 +132,30 @@ def fixes_ranks(command: str) -> bool:
     return False
 
 
-def ranks(command: str) -> int | None:
+def ranks_of_command(command: str) -> int | None:
     """The number of ranks that a command starts, if that is certain; else None.
 
     It is certain for one mpirun or mpiexec with known options only, followed by one program.
     """
-    found = list(mpirun.launches(command))
-    if len(found) != 1 or ":" in found[0]:
+    launches = list(mpirun.launches(command))
+    if len(launches) != 1 or ":" in launches[0]:
         return None
-    options, program = mpirun.read(found[0][1:])
+    options, program = mpirun.parse_options(launches[0][1:])
     if not program or program[0].startswith("-"):
         return None
-    said = set()
+    counts = set()
     for option, *values in options:
         name = option.lstrip("-")
         if name in _ELSEWHERE or (name == "map-by" and "oversubscribe" in values[0].lower()):
             return None
         if name in {"np", "n", "c"}:
-            said.add(values[0])
-    return whole(said.pop()) if len(said) == 1 else None
+            counts.add(values[0])
+    return parse_count(counts.pop()) if len(counts) == 1 else None
 
 
-def check(job: MPIJob) -> None:
+def check_ranks(job: MPIJob) -> None:
     """Raise InvalidJob for a placed job whose mpirun starts more ranks than there are slots."""
-    number, slots = ranks(job.command), _slots(job)
+    number, slots = ranks_of_command(job.command), _slots(job)
     if job.gputopology and number is not None and number > slots:
         raise InvalidJob(
             _mismatch(job, number),
@@ -161,24 +165,26 @@ def check(job: MPIJob) -> None:
         )
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
+def shape_remarks(plan: Plan) -> tuple[str, ...]:
     """Remarks on the shape of the pods, and on the ranks that mpirun starts."""
     job = plan.job
-    number, slots = ranks(job.command) if job.gpus else None, _slots(job)
-    found = []
+    number, slots = ranks_of_command(job.command) if job.gpus else None, _slots(job)
+    sentences = []
     if number is not None and number > slots:
-        found.append(f"{_mismatch(job, number)}; Open MPI refuses that without --oversubscribe")
+        sentences.append(f"{_mismatch(job, number)}; Open MPI refuses that without --oversubscribe")
     elif number is not None and number < slots:
-        found.append(f"{_mismatch(job, number)}, so {counted(slots - number, 'GPU')} will be idle")
+        sentences.append(
+            f"{_mismatch(job, number)}, so {counted(slots - number, 'GPU')} will be idle"
+        )
     placement, binding = plan.placement, plan.binding
     if job.pod_shape is PodShape.SHARED and placement is not None and binding is not None:
-        loads = Counter(one.node for one in placement.assignments)
+        loads = Counter(assignment.node for assignment in placement.assignments)
         if binding.separate and max(loads.values()) > 1:
-            found.append(
+            sentences.append(
                 "--pod-shape shared does not join these pods, as none of them may be shown the GPUs"
                 " of its neighbours here; --pod-shape fused would"
             )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _slots(job: MPIJob) -> int:

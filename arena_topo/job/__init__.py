@@ -19,9 +19,9 @@ from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob, InvalidValue
 from arena_topo.flag import BY_KEY as BY_KEY
-from arena_topo.flag import Flag, check, flag, flags_of, kinds_of, spelling
+from arena_topo.flag import Flag, check_flags, flag, flags_of, kinds_of, spelling
 from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
-from arena_topo.numbers import A_QUANTITY, LARGEST_QUANTITY, quantity, shown, span
+from arena_topo.numbers import A_QUANTITY, LARGEST_QUANTITY, parse_span, quantity, shown
 from arena_topo.words import listed
 
 # The choices
@@ -275,17 +275,17 @@ class Toleration:
         """Read arena's form; InvalidValue shows the form for any other text."""
         if text == "all":
             return cls(operator="Exists")
-        found = _TOLERATION.fullmatch(text)
-        said = found.groupdict(default="") if found else {}
-        if found and not said["operator"]:
-            said["operator"] = "Exists" if found["value"] is None else "Equal"
-        if not said or (said["operator"] == "Exists" and said["value"]):
+        match = _TOLERATION.fullmatch(text)
+        parts = match.groupdict(default="") if match else {}
+        if match and not parts["operator"]:
+            parts["operator"] = "Exists" if match["value"] is None else "Equal"
+        if not parts or (parts["operator"] == "Exists" and parts["value"]):
             raise InvalidValue(
                 f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}: the effect is"
                 " NoSchedule, PreferNoSchedule, NoExecute or empty, the operator Equal, or Exists"
                 " without a value"
             )
-        return cls(**said)
+        return cls(**parts)
 
     def __str__(self) -> str:
         if not self.key:
@@ -310,7 +310,7 @@ class Duration(int):
     def parse(cls, text: str) -> Self:
         """Read a span, rounded up to a second; InvalidValue shows the form."""
         try:
-            seconds = span(text)
+            seconds = parse_span(text)
         except ValueError as error:
             raise InvalidValue(str(error)) from None
         return cls(math.ceil(seconds))
@@ -320,6 +320,109 @@ class Duration(int):
         minutes, seconds = divmod(rest, 60)
         parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
         return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+_SIZE = re.compile(r"(?P<amount>.*[0-9kMGTi])B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """A number of bytes as written: `553MB`, `0.55GB`, `512MiB`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        match = _SIZE.fullmatch(self.text)
+        try:
+            amount = quantity(match["amount"])[2] if match else Decimal(0)
+        except ValueError:
+            amount = Decimal(0)
+        if amount < 1:
+            raise InvalidValue(f"expected a size such as 553MB or 1.4GB, got {shown(self.text)}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a size; InvalidValue for none, or for no bytes."""
+        return cls(text=text)
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes."""
+        return int(quantity(self.text.removesuffix("B"))[2])
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The time of a training step as written: `180ms`, `1.2s`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        try:
+            seconds = parse_span(self.text)
+        except ValueError:
+            seconds = Decimal(0)
+        if seconds <= 0:
+            raise InvalidValue(f"expected a time such as 180ms or 1.2s, got {shown(self.text)}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a time; InvalidValue for none."""
+        return cls(text=text)
+
+    @property
+    def seconds(self) -> float:
+        """The time in seconds."""
+        return float(parse_span(self.text))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_training = partial(Flag, panel="Training")
+
+WorkloadFlag = Annotated[
+    str,
+    _training(
+        "Training whose steps are compared on several placements: vgg16, resnet50, bert-base, ...",
+        "NAME",
+        choices=("vgg16", "resnet50", "bert-base", "gpt2", "llama-8b"),
+    ),
+]
+BatchFlag = Annotated[
+    int | None,
+    _training(
+        "Batch of each GPU with --workload; else the largest measured one.",
+        at_least=1,
+        needs=("--workload",),
+        excludes=("--step-time",),
+    ),
+]
+GradientBytesFlag = Annotated[
+    DataSize | None,
+    _training(
+        "Bytes of gradients that each step of a training of your own reduces.",
+        "SIZE",
+        needs=("--step-time",),
+        excludes=("--workload",),
+    ),
+]
+StepTimeFlag = Annotated[
+    StepTime | None, _training("Step of your training, measured on one GPU: 180ms.", "DURATION")
+]
+
+
+def check_step(step: StepTime | None, workload: str, size: DataSize | None) -> None:
+    """Raise InvalidJob for the step of a training of which nothing else is known."""
+    if step is not None and not workload and size is None:
+        raise InvalidJob(
+            "--step-time needs --workload or --gradient-bytes",
+            hint="add --workload NAME or --gradient-bytes SIZE",
+            flag="--step-time",
+        )
 
 
 # Values of fields that a program passes
@@ -332,6 +435,8 @@ _FORMS: Mapping[type, str] = {
     str: "a text",
     Quantity: A_QUANTITY,
     Duration: "a time such as 90s, 10m or 1h30m",
+    DataSize: "a size such as 553MB or 1.4GB",
+    StepTime: "a time such as 180ms or 1.2s",
     KeyValue: "KEY=VALUE",
     EnvVar: "KEY=VALUE",
 }
@@ -350,10 +455,10 @@ def _taken(field: str, value: Any) -> Any:
     if not several:
         return _one(kind, value)
     if isinstance(value, Mapping) and issubclass(kind, (KeyValue, Device)):
-        if all(type(key) is str and type(one) in {str, int} for key, one in value.items()):
-            return tuple(_one(kind, f"{key}={one}") for key, one in value.items())
+        if all(type(key) is str and type(item) in {str, int} for key, item in value.items()):
+            return tuple(_one(kind, f"{key}={item}") for key, item in value.items())
     elif isinstance(value, Iterable) and not isinstance(value, (str, kind, Mapping)):
-        return tuple(_one(kind, one) for one in value)
+        return tuple(_one(kind, item) for item in value)
     return (_one(kind, value),)
 
 
@@ -375,7 +480,7 @@ def _one(kind: Any, value: Any) -> Any:
 
 def _form(kind: Any) -> str:
     if issubclass(kind, StrEnum):
-        *some, last = (one.value for one in kind if one.value)
+        *some, last = (member.value for member in kind if member.value)
         return f"{', '.join(some)} or {last}"
     return _FORMS.get(kind) or kind.__name__
 
@@ -397,6 +502,7 @@ _MOST = (1 << 31) - 1
 
 _SHARE_MEMORY = Quantity(text="2Gi")
 _GANG_TIMEOUT = Duration(600)
+_PATIENCE = Duration(24 * 3600)
 _UNLIMITED = Duration(0)
 
 _resource = partial(flag, panel="Resources")
@@ -494,6 +600,13 @@ class MPIJob:
         "DURATION",
         at_least=1,
     )
+    patience: Duration = _placement(
+        _PATIENCE,
+        "Wait at most this long while less than a third of the best bandwidth is offered; 0 starts"
+        " wherever it fits.",
+        "DURATION",
+        at_least=0,
+    )
     on_node_loss: NodeLoss = _chosen(
         NodeLoss.REPLAN,
         "When a node is lost: place the gang anew (replan), suspend it (hold) or leave it to MPI,"
@@ -510,6 +623,11 @@ class MPIJob:
         "", "Priority class of the pods.", "CLASS", short="-p", completes="priorities"
     )
     queue: bool = _placement(False, "Submit suspended; kube-queue decides when it starts.")
+
+    workload: WorkloadFlag = ""
+    batch: BatchFlag = None
+    gradient_bytes: GradientBytesFlag = None
+    step_time: StepTimeFlag = None
 
     env: tuple[EnvVar, ...] = _pod(
         (), "Environment variable; repeat for more.", "KEY=VALUE", short="-e"
@@ -603,17 +721,20 @@ class MPIJob:
     def __post_init__(self) -> None:
         flags, given = {}, {}
         for field in fields(MPIJob):
-            value, found = getattr(self, field.name), flags_of(MPIJob).get(field.name)
-            name = spelling(field.name, found) if found is not None else field.name
+            value, flag = getattr(self, field.name), flags_of(MPIJob).get(field.name)
+            name = spelling(field.name, flag) if flag is not None else field.name
             # Most fields have their default.
             if value is not field.default:
                 try:
                     value = _taken(field.name, value)
                 except (ValueError, ArithmeticError) as error:
                     raise _invalid(name, str(error)) from None
+                if field.name in BY_KEY:
+                    # Of a key that is given twice the last value counts.
+                    value = tuple({pair.key: pair for pair in value}.values())
                 object.__setattr__(self, field.name, value)
-            if found is not None:
-                flags[name] = found
+            if flag is not None:
+                flags[name] = flag
                 if value != field.default:
                     given[name] = value
                 if isinstance(value, int) and value > _MOST:
@@ -625,7 +746,8 @@ class MPIJob:
                 hint="arena-topo submit mpi --name NAME --image IMAGE 'mpirun python train.py'",
                 flag=missing[0] if missing[0].startswith("--") else "",
             )
-        check(flags, given, known=flags, wrong=InvalidJob)
+        check_flags(flags, given, known=flags, wrong=InvalidJob)
+        check_step(self.step_time, self.workload, self.gradient_bytes)
         if self.pack_above is not None and self.pack_above > 1:
             why = f"{self.pack_above:g} is more than all GPUs"
             raise _invalid("--pack-above", why, "a share: 0.5 is half of them")
@@ -678,18 +800,27 @@ def _check_texts(job: MPIJob) -> None:
     words = ("no job can be called {}", _LABEL.format(NAME_LIMIT))
     _check("--name", [job.name], is_dns_label, words)
     for where, pairs in (("--label", job.label), ("--selector", job.selector)):
-        _check(where, [one.key for one in pairs], is_key, _KEY)
-        _check(where, [one.value for one in pairs], is_label_value, _VALUE)
-    _check("--toleration", [one.key for one in job.toleration if one.key], is_key, _KEY)
-    _check("--toleration", [one.value for one in job.toleration], is_label_value, _VALUE)
+        _check(where, [pair.key for pair in pairs], is_key, _KEY)
+        _check(where, [pair.value for pair in pairs], is_label_value, _VALUE)
+    _check(
+        "--toleration",
+        [toleration.key for toleration in job.toleration if toleration.key],
+        is_key,
+        _KEY,
+    )
+    _check(
+        "--toleration", [toleration.value for toleration in job.toleration], is_label_value, _VALUE
+    )
     # Only in keys of annotations the DNS name before the slash may have upper case.
-    _check("--annotation", [one.key for one in job.annotation], _is_any_case_key, _KEY)
+    _check(
+        "--annotation", [annotation.key for annotation in job.annotation], _is_any_case_key, _KEY
+    )
     _check("--model-name", [job.model_name], is_label_value, _VALUE)
-    _check("--env", [one.key for one in job.env], is_variable, _VARIABLE)
+    _check("--env", [variable.key for variable in job.env], is_variable, _VARIABLE)
     _check("--image-pull-secret", filter(None, job.image_pull_secret), is_subdomain, _NAME)
     _check("--service-account", filter(None, [job.service_account]), is_subdomain, _NAME)
     _check("--priority", filter(None, [job.priority]), is_subdomain, _NAME)
-    _check("--data", [one.name for one in job.data], is_subdomain, _NAME)
+    _check("--data", [volume.name for volume in job.data], is_subdomain, _NAME)
     _check("--image", [job.image], _is_one_word, _IMAGE)
     _check("--sync-image", filter(None, [job.sync_image]), _is_one_word, _IMAGE)
     _check("--tensorboard-image", filter(None, [job.tensorboard_image]), _is_one_word, _IMAGE)
@@ -697,11 +828,11 @@ def _check_texts(job: MPIJob) -> None:
 
 
 def _check(
-    flag: str, texts: Iterable[str], is_legal: Callable[[str], bool], said: tuple[str, str]
+    flag: str, texts: Iterable[str], is_legal: Callable[[str], bool], words: tuple[str, str]
 ) -> None:
     for text in texts:
         if not is_legal(text):
-            raise _invalid(flag, said[0].format(shown(text)), said[1])
+            raise _invalid(flag, words[0].format(shown(text)), words[1])
 
 
 def _is_any_case_key(text: str) -> bool:

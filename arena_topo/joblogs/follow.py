@@ -4,51 +4,57 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from arena_topo.engines import Backend, Instance, JobStatus, Phase
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
-from arena_topo.engines.looking import looks
-from arena_topo.engines.tagging import tagging
-from arena_topo.engines.waiting import Start, command, how_failed, start_of
-from arena_topo.errors import ArenaError, ClusterError, JobDeleted, JobFailed, NotFound, UsageError
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.backend import Backend
+from arena_topo.engines.goals import Start, how_failed, start_of
+from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
+from arena_topo.engines.polling import looks
+from arena_topo.engines.rank_tags import tagging
+from arena_topo.errors import (
+    ArenaError,
+    ClusterError,
+    JobDeleted,
+    JobFailed,
+    NotFound,
+    UsageError,
+    command,
+)
 from arena_topo.joblogs import notices, pod_selection
-from arena_topo.joblogs.notices import IncompleteLog, Note, NoticeBuffer, Tell, named
+from arena_topo.joblogs.asked import SILENT, Asked, End, NoLogYet
+from arena_topo.joblogs.notices import IncompleteLog, LogNote, NoticeBuffer, OnNote, pods_text
 from arena_topo.joblogs.pipeline import Pipeline
-from arena_topo.joblogs.ranks import Entry, Only, ranks_of, wants
+from arena_topo.joblogs.ranks import Entry, SpeakerSelection, ranks_of, wants
 from arena_topo.joblogs.save import Saving
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
 
-SILENCE = 3.0
+POD_SILENCE = 3.0
 """Seconds that a running pod may be silent, or the job unreadable, before the user is told."""
 
-GRACE = 0.5
+END_GRACE = 0.5
 """Seconds of silence after the end of a job, or of the requested pod, before the follow ends."""
 
 AFTER_END = 5.0
 """The same while pods go on, or a log stays open: kubelets close it within a second or two."""
 
-LONGEST = 15.0
+MISSING_LOG_GRACE = 15.0
 """The same while the log of an ended pod is missing that must be read, or a connection is lost."""
 
 AGAIN = 30.0
 """Seconds before the next break of the same log is noted: a connection may be cut every second."""
-
-SILENT = "it runs, but has written nothing yet"
 
 _TURN = 0.1
 """Seconds of silence after which an empty batch comes, so that the screen can be redrawn."""
@@ -56,73 +62,11 @@ _TURN = 0.1
 _MANY = 2000
 """Archived lines in a batch."""
 
-_BEGINS = frozenset({Turn.JOINED, Turn.RESTARTED})
-_OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
+_BEGINS = frozenset({LogTurn.JOINED, LogTurn.RESTARTED})
+_OVER = frozenset({LogTurn.ENDED, LogTurn.GONE, LogTurn.REFUSED})
 
 _Pod = tuple[str, str]
 """The name and the uid of a pod."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Which lines of which pods are wanted.
-
-    Without `everyone` and `only` that is a single pod: `instance`, else the launcher. A line passes
-    if `include` is empty or a pattern of it matches the text without its tag, and no pattern of
-    `exclude` does. `fold`: equal lines of several speakers become a single entry. `keep`: followed
-    lines go to the archive. `kept`: only the archive is read. `tags`: the rank is wanted even of a
-    single pod (JSON). `save`: the folder that the logs are also written to.
-    """
-
-    instance: str | None = None
-    everyone: bool = False
-    only: Only | None = None
-    include: tuple[re.Pattern[str], ...] = ()
-    exclude: tuple[re.Pattern[str], ...] = ()
-    fold: bool = False
-    tags: bool = False
-    keep: bool = True
-    kept: bool = False
-    save: str | None = None
-    options: LogOptions = field(default_factory=LogOptions)
-
-    @property
-    def many(self) -> bool:
-        """Whether several pods may be shown, so that each line needs a prefix."""
-        return self.everyone or self.only is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Why there is no log to read now: `reason` is a sentence, `start` says who starts the job."""
-
-    status: JobStatus
-    reason: str
-    start: Start | None = None
-
-    @property
-    def what(self) -> str:
-        """What the job does, as a predicate of its name."""
-        if self.reason == SILENT:
-            return "runs, but has written nothing yet"
-        if self.status.phase is Phase.SUSPENDED:
-            return pod_selection.suspended(self.status)
-        return f"waits: {self.reason}"
-
-
-class End(StrEnum):
-    """What ended the lines."""
-
-    READ = "read"
-    """All lines that existed were shown; nothing was followed."""
-    JOB = "job"
-    """The job is over."""
-    POD = "pod"
-    """The requested pod is over."""
-    LOST = "lost"
-    """The job was deleted, or cannot be read any more."""
-    KEPT = "kept"
-    """The archived lines were shown; the pods are gone."""
 
 
 class JobPoller:
@@ -224,12 +168,14 @@ class FollowState:
     Times are seconds of any monotonic clock.
     """
 
-    def __init__(self, job: JobStatus, asked: Asked, wanted: Wanted) -> None:
+    def __init__(self, job: JobStatus, asked: Asked, wanted: SourceFilter) -> None:
         self._asked, self._wanted = asked, wanted
-        self._first = frozenset(one.name for one in job.instances)
+        self._first = frozenset(instance.name for instance in job.instances)
         self.tries: list[_Pod] = []
         """The names and uids of the launchers in the order of their tries, as far as is known."""
-        self._failed: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
+        self._failed: set[_Pod] = {
+            (instance.name, instance.uid) for instance in job.instances if instance.failure
+        }
         """Pods whose failure was noted, or is older than the follow."""
         self._logs: dict[_Pod, _Log] = {}
         self._notices = NoticeBuffer()
@@ -248,17 +194,17 @@ class FollowState:
 
     @property
     def _open(self) -> list[Source]:
-        return [one.source for one in self._logs.values() if one.open]
+        return [log.source for log in self._logs.values() if log.open]
 
     @property
     def _names(self) -> set[str]:
         """The pods whose logs were opened, or refused."""
-        return {one.source.pod for one in self._logs.values() if one.open or one.over}
+        return {log.source.pod for log in self._logs.values() if log.open or log.over}
 
     def _learn_tries(self, status: JobStatus) -> None:
-        for one in pod_selection.launchers(status):
-            if (one.name, one.uid) not in self.tries:
-                self.tries.append((one.name, one.uid))
+        for launcher in pod_selection.launchers(status):
+            if (launcher.name, launcher.uid) not in self.tries:
+                self.tries.append((launcher.name, launcher.uid))
 
     @property
     def opened(self) -> bool:
@@ -270,30 +216,33 @@ class FollowState:
     def saw(self, status: JobStatus, now: float) -> None:
         """Take over a new state of the job; `told` returns the notes on pods that failed."""
         self._learn_tries(status)
-        for one in status.instances:
-            pod, source = (one.name, one.uid), source_of(one)
-            if one.failure is None or pod in self._failed or not self._wanted(source):
+        for instance in status.instances:
+            pod, source = (instance.name, instance.uid), source_of(instance)
+            if instance.failure is None or pod in self._failed or not self._wanted(source):
                 continue
             if pod in self.tries[:-1]:
-                text, alike = f"{one.name}, the launcher's try before, {one.failure}", ""
-            elif _of_itself(one, status):
-                text, alike = f"{one.name} {one.failure}", f"{{}} pods: {one.failure}"
+                text, alike = f"{instance.name}, the launcher's try before, {instance.failure}", ""
+            elif _of_itself(instance, status):
+                text, alike = (
+                    f"{instance.name} {instance.failure}",
+                    f"{{}} pods: {instance.failure}",
+                )
             else:
                 continue
             self._failed.add(pod)
-            self._notices.add(now, Note(text=text, source=source, alike=alike))
+            self._notices.add(now, LogNote(text=text, source=source, alike=alike))
 
-    def sight(self, blind: str | None, now: float) -> Iterator[Note]:
+    def sight(self, blind: str | None, now: float) -> Iterator[LogNote]:
         """The note when the job cannot be read, and why (`blind`), or can be read again (None)."""
         if blind is None:
             if self._told_blind:
-                yield Note(text="the job is in sight again")
+                yield LogNote(text="the job is in sight again")
             self._blind, self._told_blind = None, False
             return
         self._blind = now if self._blind is None else self._blind
-        if not self._told_blind and now - self._blind >= SILENCE:
+        if not self._told_blind and now - self._blind >= POD_SILENCE:
             self._told_blind = True
-            yield Note(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
+            yield LogNote(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
     def came(self, lines: Sequence[Line], now: float) -> bool:
         """Take note of lines, or of none; whether they end a wait."""
@@ -304,18 +253,18 @@ class FollowState:
         self._said = None if ends else self._said
         return ends
 
-    def notice(self, notice: Notice, now: float) -> list[Note]:
+    def notice(self, notice: Notice, now: float) -> list[LogNote]:
         """Take over an event of a log; the notes that go before its next lines."""
         self._active = now
         source, turn, error = notice.source, notice.turn, notice.error
         begun = list(self._begun(notice)) if turn in _BEGINS else []
         log = self._logs.setdefault((source.pod, source.uid), _Log(source=source))
         joined, news = log.open, True
-        if turn is Turn.BROKEN:
+        if turn is LogTurn.BROKEN:
             news = not log.broken and now - log.told >= AGAIN
             log.told = now if news else log.told
             log.broken, log.error = True, error or ClusterError("the connection is lost")
-        elif turn is not Turn.CUT:
+        elif turn is not LogTurn.CUT:
             log.broken, log.error = False, None
         if turn in _BEGINS:
             log.source, log.open, log.over = source, True, False
@@ -324,34 +273,34 @@ class FollowState:
             self.ends += 1
             # A log that does not exist lacks no lines.
             log.error = None if isinstance(error, NotFound) else error
-            log.refused = error if turn is Turn.REFUSED else None
-        after = notices.after(notice, many=self._asked.many, joined=joined)
+            log.refused = error if turn is LogTurn.REFUSED else None
+        after = notices.note_after(notice, many=self._asked.many, joined=joined)
         if after is not None and news:
             self._notices.add(now, after)
         return begun
 
-    def _begun(self, notice: Notice) -> Iterator[Note]:
+    def _begun(self, notice: Notice) -> Iterator[LogNote]:
         source, text = notice.source, None
         pod = source.pod, source.uid
         if source.chief and pod not in self.tries:
             self.tries.append(pod)
-        if notice.turn is Turn.RESTARTED:
+        if notice.turn is LogTurn.RESTARTED:
             text = f"{source.pod} was restarted: what follows is restart {source.run}"
         elif source.pod in self._names:
             text = f"{source.pod} was started anew"
         elif source.chief and pod != self.tries[0] and source.pod not in self._first:
             text = f"{source.pod} is the launcher's next try"
         if text is not None:
-            yield Note(text=text, turn=notice.turn, source=source)
+            yield LogNote(text=text, turn=notice.turn, source=source)
 
-    def told(self, before: float | None = None) -> list[Note]:
+    def told(self, before: float | None = None) -> list[LogNote]:
         """The notes on events before a time, or on all events."""
         ends = self._over is not None or self._gone is not None
         return self._notices.take(before, ends=ends)
 
     def nothing_but_errors(self) -> None:
         """Raise the first error if all logs were refused."""
-        refused = [one.refused for one in self._logs.values() if one.refused is not None]
+        refused = [log.refused for log in self._logs.values() if log.refused is not None]
         if refused and not self._open and len(refused) >= len(self._names):
             raise refused[0]
 
@@ -359,25 +308,27 @@ class FollowState:
 
     def waiting(
         self, status: JobStatus, start: Start | None, now: float
-    ) -> tuple[bool, Waiting | None]:
+    ) -> tuple[bool, NoLogYet | None]:
         """Whether the reason to wait has changed, and the reason."""
-        said = None
+        pod_reason = None
         if not status.phase.over and not (self._open and self._spoke):
             reason = self._reason(status, now)
             # `start` may belong to an earlier state of the job.
-            said = None if reason is None else (reason, None if reason == SILENT else start)
-        if said == self._said:
+            pod_reason = None if reason is None else (reason, None if reason == SILENT else start)
+        if pod_reason == self._said:
             return False, None
-        self._said = said
-        return True, said and Waiting(status=status, reason=said[0], start=said[1])
+        self._said = pod_reason
+        return True, pod_reason and NoLogYet(
+            status=status, reason=pod_reason[0], start=pod_reason[1]
+        )
 
     def _reason(self, status: JobStatus, now: float) -> str | None:
         """Why there is nothing to read; None while that needs no explanation."""
-        pods = [one for one in status.instances if self._wanted(source_of(one))]
-        runs = bool(self._open) or not all(one.pending or one.finished is not None for one in pods)
+        pods = [instance for instance in status.instances if self._wanted(source_of(instance))]
+        runs = bool(self._open) or not all(pod.pending or pod.finished is not None for pod in pods)
         if status.phase is Phase.SUSPENDED or not runs:
             self._silent = None
-            early = not self._spoke and (not pods or any(one.pending for one in pods))
+            early = not self._spoke and (not pods or any(pod.pending for pod in pods))
             return pod_selection.reason(status) or ("its pod has not started" if early else None)
         if self._spoke:
             return None
@@ -387,7 +338,7 @@ class FollowState:
                 return f"its log cannot be read yet: {log.error.message}{why}"
         # A kubelet answers for a silent pod with the first byte of its log.
         self._silent = now if self._silent is None else self._silent
-        return SILENT if now - self._silent >= SILENCE else None
+        return SILENT if now - self._silent >= POD_SILENCE else None
 
     # The end
 
@@ -399,11 +350,11 @@ class FollowState:
         quiet = now - (self._active or now)
         if self._asked.instance is not None and self._names and not self._open:
             self.nothing_but_errors()
-            return End.POD if lost or quiet >= GRACE else None
+            return End.POD if lost or quiet >= END_GRACE else None
         if lost:
             self._gone = now if self._gone is None else self._gone
-            over = (done and quiet >= GRACE) or quiet >= AFTER_END
-            return End.LOST if over or now - self._gone >= LONGEST else None
+            over = (done and quiet >= END_GRACE) or quiet >= AFTER_END
+            return End.LOST if over or now - self._gone >= MISSING_LOG_GRACE else None
         if status is None:
             return None
         whole = self.whole(status, done=done)
@@ -413,44 +364,48 @@ class FollowState:
                 self.nothing_but_errors()
             return None
         self._over = now if self._over is None else self._over
-        owed = any(one.chief or not self._asked.many for one in self._owed(status))
-        others = all(not one.chief for one in self._open) and now - self._over >= AFTER_END
+        owed = any(source.chief or not self._asked.many for source in self._owed(status))
+        others = all(not source.chief for source in self._open) and now - self._over >= AFTER_END
         patience = AFTER_END
         if whole or (others and not owed):
-            patience = GRACE
-        elif owed or any(one.broken for one in self._logs.values()):
-            patience = LONGEST
+            patience = END_GRACE
+        elif owed or any(log.broken for log in self._logs.values()):
+            patience = MISSING_LOG_GRACE
         return End.JOB if quiet >= patience else None
 
     def whole(self, status: JobStatus, *, done: bool) -> bool:
         """Whether the logs of all wanted pods of the job were read to their end."""
-        wanted = {one.name for one in status.instances if self._wanted(source_of(one))}
+        wanted = {
+            instance.name for instance in status.instances if self._wanted(source_of(instance))
+        }
         return done and wanted <= self._names
 
     def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
         """The logs that could not be read to their end, if the follow ends now."""
         many = self._asked.many
-        found = {
+        incomplete_logs = {
             pod: IncompleteLog(
-                source=one.source, error=one.error, told=many and one.refused is not None
+                source=log.source, error=log.error, told=many and log.refused is not None
             )
-            for pod, one in self._logs.items()
-            if one.error is not None
+            for pod, log in self._logs.items()
+            if log.error is not None
         }
         for source in () if done or status is None else self._owed(status):
             error = ClusterError(f"nothing more came of the log of {source.pod}, which is over")
-            found.setdefault((source.pod, source.uid), IncompleteLog(source=source, error=error))
-        return list(found.values())
+            incomplete_logs.setdefault(
+                (source.pod, source.uid), IncompleteLog(source=source, error=error)
+            )
+        return list(incomplete_logs.values())
 
     def _owed(self, status: JobStatus) -> list[Source]:
         """The logs of ended pods that have not come to their end."""
         return [
-            source_of(one)
-            for one in status.instances
+            source_of(instance)
+            for instance in status.instances
             if status.phase.over
-            and one.finished is not None
-            and not ((log := self._logs.get((one.name, one.uid))) and log.over)
-            and self._wanted(source_of(one))
+            and instance.finished is not None
+            and not ((log := self._logs.get((instance.name, instance.uid))) and log.over)
+            and self._wanted(source_of(instance))
         ]
 
 
@@ -482,9 +437,9 @@ class Shown:
         namespace: str,
         asked: Asked,
         *,
-        tell: Tell = lambda _: None,
+        tell: OnNote = lambda _: None,
         seen: Callable[[JobStatus], None] = lambda _: None,
-        waits: Callable[[Waiting | None], None] = lambda _: None,
+        waits: Callable[[NoLogYet | None], None] = lambda _: None,
         archive: Archive | None = None,
     ) -> None:
         """Requests are sent from the first batch on."""
@@ -548,13 +503,13 @@ class Shown:
         """
         archive = self._kept()
         jobs = archive.kept(self._backend.place, self._namespace, self._name)
-        for index, one in enumerate(jobs):
-            if uid in {None, one.uid} and any(map(self._asks(one.slots or None), one.sources)):
+        for index, job in enumerate(jobs):
+            if uid in {None, job.uid} and any(map(self._asks(job.slots or None), job.sources)):
                 older = len(jobs) - index - 1
                 self._tell(
-                    notices.served(one, asked=self._asked.kept, older=older, root=archive.root)
+                    notices.served(job, asked=self._asked.kept, older=older, root=archive.root)
                 )
-                return one
+                return job
         return None
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
@@ -592,17 +547,19 @@ class Shown:
             hint=command(verb, self._name, namespace=self._namespace),
         )
 
-    def _tell_gone(self, job: JobStatus, wanted: Wanted) -> None:
+    def _tell_gone(self, job: JobStatus, wanted: SourceFilter) -> None:
         """Note the archived logs of pods that the job no longer has."""
         if not self._asked.many or self._asked.options.previous or self._stored:
             return
-        there = {one.name for one in job.instances}
+        present = {instance.name for instance in job.instances}
         for kept in self._kept().kept(self._backend.place, self._namespace, self._name):
-            gone = sorted({one.pod for one in kept.sources if wanted(one)} - there)
+            gone = sorted({source.pod for source in kept.sources if wanted(source)} - present)
             if kept.uid == job.uid and gone:
                 kept_logs = command("logs --kept --all", self._name, namespace=self._namespace)
-                text = f"pods that are gone: {named(gone)}; {kept_logs} shows their archived logs"
-                self._tell(Note(text=text))
+                text = (
+                    f"pods that are gone: {pods_text(gone)}; {kept_logs} shows their archived logs"
+                )
+                self._tell(LogNote(text=text))
 
     @contextmanager
     def _saving(self, job: JobStatus | None = None) -> Iterator[list[Saving | Keeping]]:
@@ -637,14 +594,14 @@ class Shown:
     def _saved(self, saving: Saving) -> None:
         self.unsaved = saving.error
         failed = saving.error is not None
-        self._tell(Note(text=saving.told, error=saving.error, warns=failed))
+        self._tell(LogNote(text=saving.told, error=saving.error, warns=failed))
 
     def _warn(self, why: str) -> None:
-        self._tell(Note(text=why, warns=True))
+        self._tell(LogNote(text=why, warns=True))
 
     # Selection
 
-    def _asks(self, slots: int | None) -> Wanted:
+    def _asks(self, slots: int | None) -> SourceFilter:
         """The predicate of wanted logs; the job need not exist any more."""
         asked = self._asked
         if asked.instance is not None:
@@ -654,7 +611,7 @@ class Shown:
             return lambda source: wants(only, source, slots)
         return (lambda _: True) if asked.everyone else (lambda source: source.chief)
 
-    def _wanted(self, job: JobStatus, *, later: bool) -> Wanted:
+    def _wanted(self, job: JobStatus, *, later: bool) -> SourceFilter:
         """The predicate of wanted logs; NotFound if there is none, nor can be `later`."""
         asked = self._asked
         slots, total = ranks_of(job)
@@ -662,10 +619,10 @@ class Shown:
             _check(asked.only, slots, total, job)
         wanted = self._asks(slots)
         if asked.many:
-            pods = [one for one in job.instances if wanted(source_of(one))]
+            pods = [instance for instance in job.instances if wanted(source_of(instance))]
             if not later and not pods:
                 raise pod_selection.nothing(job, self._backend)
-            if not later and all(one.pending for one in pods):
+            if not later and all(pod.pending for pod in pods):
                 raise pod_selection.early(job, self._backend, pods[0].name)
             return wanted
         if not later:
@@ -673,29 +630,29 @@ class Shown:
             return lambda source: source.pod == chosen.name
         if asked.instance is not None:
             if job.instances:
-                pod_selection.instance(job, asked.instance)
+                pod_selection.select_instance(job, asked.instance)
             return wanted
         # Of several tries of the launcher only the last is followed.
-        over = {one.name for one in pod_selection.launchers(job)[:-1]}
+        over = {launcher.name for launcher in pod_selection.launchers(job)[:-1]}
         return lambda source: wanted(source) and source.pod not in over
 
     # Pods
 
-    def _read(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+    def _read(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
         asked = self._asked
         tried = pod_selection.launchers(job)
         try:
             yield from self._read_of(job, wanted)
         except NotFound:
-            one = asked.instance is None and not asked.many
-            if not (asked.options.previous and one and len(tried) > 1):
+            single = asked.instance is None and not asked.many
+            if not (asked.options.previous and single and len(tried) > 1):
                 raise
             # Before the first run of this launcher came the last try.
             self._asked = replace(asked, options=replace(asked.options, previous=False))
             self.end = None
             yield from self._read_of(job, lambda source: source.pod == tried[-2].name)
 
-    def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+    def _read_of(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
         asked, follows = self._asked, self._asked.options.follow
         slots, total = ranks_of(job)
         pipeline = Pipeline(
@@ -705,8 +662,12 @@ class Shown:
         state = FollowState(job, asked, wanted)
         pipeline.tried(state.tries)
         if not follows:
-            there = [one for one in job.instances if wanted(source_of(one)) and not one.pending]
-            pipeline.await_([one.name for one in there])
+            instances = [
+                instance
+                for instance in job.instances
+                if wanted(source_of(instance)) and not instance.pending
+            ]
+            pipeline.await_([instance.name for instance in instances])
             self._tell_gone(job, wanted)
         with (
             self._saving(job) as sinks,
@@ -744,7 +705,7 @@ class Shown:
         if not follows and error is None:
             state.nothing_but_errors()
             if not (asked.many or state.opened):
-                [pod] = [one for one in job.instances if wanted(source_of(one))]
+                [pod] = [instance for instance in job.instances if wanted(source_of(instance))]
                 raise pod_selection.without_log(job, pod, asked.options.container)
         self._waits(None)
         self._advise(pipeline)
@@ -761,7 +722,7 @@ class Shown:
         has failed.
         """
         follows = self._asked.options.follow
-        fails = any(one.source.chief or not self._asked.many for one in incomplete)
+        fails = any(index.source.chief or not self._asked.many for index in incomplete)
         has_failed = self.status is not None and self.status.phase is Phase.FAILED
         if incomplete and (not follows or (fails and not has_failed)):
             raise notices.unreadable(incomplete)
@@ -772,27 +733,27 @@ class Shown:
     ) -> Iterator[Sequence[Entry]]:
         """Pass lines and events on in their order."""
         now, lines = self._now(), list[Line]()
-        for one in (*items, None):
-            if isinstance(one, Line):
-                lines.append(one)
+        for item in (*items, None):
+            if isinstance(item, Line):
+                lines.append(item)
                 continue
-            if lines or one is None:
+            if lines or item is None:
                 if state.came(lines, now):
                     self._waits(None)
                 if ready := pipeline.put(lines, now):
                     yield ready
                 lines = []
-            if one is not None:
-                pipeline.notice(one)
-                self._tell_all(state.notice(one, now))
+            if item is not None:
+                pipeline.notice(item)
+                self._tell_all(state.notice(item, now))
         self._tell_all(state.told(now - pipeline.lag))
 
     def _now(self) -> float:
         return time.monotonic() - self._stood
 
-    def _tell_all(self, notes: Iterable[Note]) -> None:
-        for one in notes:
-            self._tell(one)
+    def _tell_all(self, notes: Iterable[LogNote]) -> None:
+        for note in notes:
+            self._tell(note)
 
     def _look(self, poller: JobPoller, state: FollowState) -> None:
         """Take over the polled states of the job, and pass on the reason to wait."""
@@ -808,10 +769,10 @@ class Shown:
 
     def _advise(self, pipeline: Pipeline) -> None:
         if pipeline.left_out is not None:
-            self._tell(Note(text=pipeline.left_out, warns=True))
+            self._tell(LogNote(text=pipeline.left_out, warns=True))
 
 
-def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> None:
+def _check(only: SpeakerSelection, slots: int | None, total: int | None, job: JobStatus) -> None:
     """UsageError for ranks or workers that the job does not have."""
     if slots is None or total is None:
         return
@@ -837,10 +798,14 @@ def source_of(instance: Instance) -> Source:
     )
 
 
-def _of_itself(one: Instance, status: JobStatus) -> bool:
+def _of_itself(instance: Instance, status: JobStatus) -> bool:
     """Whether a pod's failure is worth a note: no launcher's, and not the end of its job."""
-    if one.chief or one.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
+    if instance.chief or instance.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
         return False
     chief = status.chief
     end = status.finished if chief is None or chief.finished is None else chief.finished
-    return not status.phase.over or one.finished is None or (end is not None and one.finished < end)
+    return (
+        not status.phase.over
+        or instance.finished is None
+        or (end is not None and instance.finished < end)
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import Phase
-from arena_topo.engines.lines import Notice, Source, Turn
-from arena_topo.engines.waiting import failed_with
+from arena_topo.engines.goals import failed_with
+from arena_topo.engines.lines import LogTurn, Notice, Source
 from arena_topo.errors import ArenaError, JobFailed
 from arena_topo.layout import clock
 from arena_topo.words import shortened
@@ -29,7 +29,7 @@ SOME = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class LogNote:
     """A sentence for the user that is no line of a log.
 
     `turn` and `source` are set for an event of a pod's log, `error` where it is a failure. `alike`
@@ -37,17 +37,17 @@ class Note:
     """
 
     text: str
-    turn: Turn | None = None
+    turn: LogTurn | None = None
     source: Source | None = None
     error: ArenaError | None = None
     warns: bool = False
     alike: str = ""
 
 
-Tell = Callable[[Note], None]
+OnNote = Callable[[LogNote], None]
 
 
-def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
+def note_after(notice: Notice, *, many: bool, joined: bool = True) -> LogNote | None:
     """The note on an event of a log, to be shown after the lines before it; None if it needs none.
 
     `joined`: the log could be read before.
@@ -55,28 +55,30 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
     source, error = notice.source, notice.error
     why = "" if error is None else f": {error.message}"
     match notice.turn:
-        case Turn.GONE:
+        case LogTurn.GONE:
             text = f"{source.pod} is gone: its log ends here"
             alike = "{} pods are gone: their logs end here"
-        case Turn.REFUSED if many:
+        case LogTurn.REFUSED if many:
             text = f"the log of {source.pod} cannot be read{why}"
             alike = "{} logs cannot be read"
-        case Turn.BROKEN if not joined:
+        case LogTurn.BROKEN if not joined:
             text = f"the log of {source.pod} cannot be read yet, and is asked for again{why}"
             alike = f"{{}} logs cannot be read yet, and are asked for again{why}"
-        case Turn.BROKEN:
+        case LogTurn.BROKEN:
             text = f"the connection to the log of {source.pod} is lost and taken up again{why}"
             alike = f"the connections to {{}} logs are lost and taken up again{why}"
-        case Turn.CUT:
+        case LogTurn.CUT:
             text = f"the oldest lines of {source.pod} are not shown{why}"
             alike = "the oldest lines of {} pods are not shown"
         case _:
             return None
-    warns = notice.turn in {Turn.REFUSED, Turn.CUT}
-    return Note(text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike)
+    warns = notice.turn in {LogTurn.REFUSED, LogTurn.CUT}
+    return LogNote(
+        text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike
+    )
 
 
-def named(pods: Iterable[str]) -> str:
+def pods_text(pods: Iterable[str]) -> str:
     """Pods in a sentence: the names of the first few, and the number of the others."""
     return shortened(list(dict.fromkeys(pods)), SOME)
 
@@ -85,46 +87,46 @@ class NoticeBuffer:
     """Notes that wait for the lines before them, and for equal notes on other pods."""
 
     def __init__(self) -> None:
-        self._notes: list[tuple[float, Note]] = []
+        self._notes: list[tuple[float, LogNote]] = []
 
-    def add(self, at: float, note: Note) -> None:
+    def add(self, at: float, note: LogNote) -> None:
         """Add a note on an event at a time."""
         self._notes.append((at, note))
 
-    def take(self, before: float | None, *, ends: bool) -> list[Note]:
+    def take(self, before: float | None, *, ends: bool) -> list[LogNote]:
         """The notes on events before a time, or on all events.
 
         If the job `ends`, the deletion of its pods is not noted.
         """
-        told: list[Note] = []
+        notes: list[LogNote] = []
         while due := [
-            one for at, one in self._notes if before is None or at + _hold(one) <= before
+            note for at, note in self._notes if before is None or at + _hold(note) <= before
         ]:
             first = due[0]
-            alike = [one for _, one in self._notes if one is first or _same(one, first)]
-            self._notes = [(at, one) for at, one in self._notes if one not in alike]
-            if not (ends and first.turn is Turn.GONE):
-                told.append(_together(alike))
-        return told
+            alike = [note for _, note in self._notes if note is first or _same(note, first)]
+            self._notes = [(at, note) for at, note in self._notes if note not in alike]
+            if not (ends and first.turn is LogTurn.GONE):
+                notes.append(_together(alike))
+        return notes
 
 
-def _hold(note: Note) -> float:
-    if note.turn is Turn.GONE:
+def _hold(note: LogNote) -> float:
+    if note.turn is LogTurn.GONE:
         return DELETED
     return GATHER if note.alike else 0.0
 
 
-def _same(one: Note, other: Note) -> bool:
-    return bool(one.alike) and (one.alike, one.warns) == (other.alike, other.warns)
+def _same(note: LogNote, other: LogNote) -> bool:
+    return bool(note.alike) and (note.alike, note.warns) == (other.alike, other.warns)
 
 
-def _together(notes: Sequence[Note]) -> Note:
+def _together(notes: Sequence[LogNote]) -> LogNote:
     first = notes[0]
-    pods = list(dict.fromkeys(one.source.pod for one in notes if one.source is not None))
+    pods = list(dict.fromkeys(note.source.pod for note in notes if note.source is not None))
     if len(pods) < 2:  # noqa: PLR2004  one pod, whatever happened to it how often
         return first
-    text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {named(pods)}"
-    return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
+    text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {pods_text(pods)}"
+    return LogNote(text=text, turn=first.turn, warns=first.warns, error=first.error)
 
 
 def ended_as(kept: Kept) -> JobFailed | None:
@@ -144,7 +146,7 @@ def ended_as(kept: Kept) -> JobFailed | None:
     )
 
 
-def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
+def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote:
     """The note on archived logs: their time span, whether lines are missing, and older jobs.
 
     `asked`: the user asked for the archive. `older`: the number of older jobs of that name in
@@ -158,13 +160,13 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
     else:
         text += ": nothing had been written"
     if kept.lacking:
-        text += f"; lines may be missing of {named(one.pod for one in kept.lacking)}"
+        text += f"; lines may be missing of {pods_text(speaker.pod for speaker in kept.lacking)}"
     elif kept.first and not kept.complete:
         text += "; the log may have gone on after that"
     if older:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"
-    return Note(text=text)
+    return LogNote(text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,23 +178,23 @@ class IncompleteLog:
     told: bool = False
 
 
-def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[Note]:
+def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[LogNote]:
     """The notes on logs that could not be read to their end."""
     several: dict[str, list[IncompleteLog]] = {}
-    for one in logs:
-        if not one.told:
-            several.setdefault(one.error.sentence, []).append(one)
+    for log in logs:
+        if not log.told:
+            several.setdefault(log.error.sentence, []).append(log)
     for why, some in several.items():
-        pods = named(one.source.pod for one in some)
+        pods = pods_text(incomplete_log.source.pod for incomplete_log in some)
         logs_of = "the log" if len(some) == 1 else f"{len(some)} logs"
-        yield Note(text=f"{logs_of} could not be read to the end ({pods}): {why}", warns=True)
+        yield LogNote(text=f"{logs_of} could not be read to the end ({pods}): {why}", warns=True)
 
 
 def unreadable(logs: Sequence[IncompleteLog]) -> ArenaError:
     """The error of logs, at least one, that could not be read to their end."""
     first = logs[0].error
-    pods = [one.source.pod for one in logs]
+    pods = [log.source.pod for log in logs]
     text = f"the log of {pods[0]} could not be read to the end"
     if len(pods) > 1:
-        text = f"{len(pods)} logs could not be read to the end: {named(pods)}"
+        text = f"{len(pods)} logs could not be read to the end: {pods_text(pods)}"
     return ArenaError(text, why=first.sentence, hint=first.hint)

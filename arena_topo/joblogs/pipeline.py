@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from arena_topo.engines.lines import Line, Notice, Turn
-from arena_topo.engines.tagging import Tagging
-from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, chosen
-from arena_topo.joblogs.window import HELD, LAG, Window
+from arena_topo.engines.lines import Line, LogTurn, Notice
+from arena_topo.engines.rank_tags import Tagging
+from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, is_selected
+from arena_topo.joblogs.window import HELD_SECONDS, REORDER_SECONDS, Window
 
 if TYPE_CHECKING:
-    from arena_topo.joblogs.follow import Asked
+    from arena_topo.joblogs.asked import Asked
 
-_OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
+_OVER = frozenset({LogTurn.ENDED, LogTurn.GONE, LogTurn.REFUSED})
 
 
 class Pipeline:
@@ -45,7 +45,7 @@ class Pipeline:
         """Seconds that a line of a followed log may wait."""
         if self._window is None:
             return 0.0
-        return LAG + (HELD if self._asked.fold else 0.0)
+        return REORDER_SECONDS + (HELD_SECONDS if self._asked.fold else 0.0)
 
     @property
     def left_out(self) -> str | None:
@@ -80,9 +80,9 @@ class Pipeline:
         entry = self._lines.entry
         entries = [entry(line) for line in lines]
         if self._asked.only is not None:
-            entries = [one for one in entries if self._is_chosen(one.speakers[0])]
+            entries = [entry for entry in entries if self._is_chosen(entry.speakers[0])]
         if self._filters:
-            entries = [one for one in entries if self._passes(one)]
+            entries = [entry for entry in entries if self._passes(entry)]
         return entries if self._window is None else self._window.put(entries, now)
 
     def rest(self) -> list[Entry]:
@@ -95,13 +95,13 @@ class Pipeline:
             return
         if notice.turn in _OVER:
             self._window.end(notice.source)
-        elif notice.turn in {Turn.JOINED, Turn.RESTARTED}:
+        elif notice.turn in {LogTurn.JOINED, LogTurn.RESTARTED}:
             self._window.join(notice.source)
 
     def _is_chosen(self, speaker: Speaker) -> bool:
         known = self._choices.get(speaker)
         if known is None and self._asked.only is not None:
-            known = chosen(self._asked.only, speaker, self._lines.slots)
+            known = is_selected(self._asked.only, speaker, self._lines.slots)
             self._choices[speaker] = known
         if speaker.source.chief:
             self._found |= bool(known)
@@ -111,5 +111,5 @@ class Pipeline:
     def _passes(self, entry: Entry) -> bool:
         """Whether the filters let a line pass."""
         asked, text = self._asked, entry.text.decode("utf-8", "replace")
-        passes = not asked.include or any(one.search(text) for one in asked.include)
-        return passes and not any(one.search(text) for one in asked.exclude)
+        passes = not asked.include or any(pattern.search(text) for pattern in asked.include)
+        return passes and not any(pattern.search(text) for pattern in asked.exclude)

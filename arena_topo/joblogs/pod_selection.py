@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arena_topo.engines import Backend, Instance, JobStatus, Phase
-from arena_topo.engines.waiting import Start, command, start_of, starting
-from arena_topo.errors import NotFound, UsageError
-from arena_topo.joblogs.notices import named
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.backend import Backend
+from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.errors import NotFound, UsageError, command
+from arena_topo.joblogs.notices import pods_text
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
     """The pod whose log is read; NotFound if there is none, or it has not started."""
-    chosen = instance(job, name)
+    chosen = select_instance(job, name)
     if chosen is None:
         raise nothing(job, backend)
     if chosen.pending:
@@ -23,24 +24,24 @@ def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
     return chosen
 
 
-def instance(job: JobStatus, name: str | None) -> Instance | None:
+def select_instance(job: JobStatus, name: str | None) -> Instance | None:
     """The named pod, else the launcher's last try, else the only pod; None if there is none.
 
     NotFound for a name that the job does not have, UsageError if the job is over and several pods
     could be meant.
     """
     if name is not None:
-        for one in job.instances:
-            if one.name == name:
-                return one
-        from arena_topo.engines.attaching import unknown  # noqa: PLC0415  only to suggest one
+        for instance in job.instances:
+            if instance.name == name:
+                return instance
+        from arena_topo.engines.attachment import unknown  # noqa: PLC0415  only to suggest one
 
         raise unknown(name, job)
     tried = launchers(job)
     if tried:
         return tried[-1]
     if len(job.instances) > 1 and job.phase.over:
-        names = ", ".join(one.name for one in job.instances)
+        names = ", ".join(instance.name for instance in job.instances)
         raise UsageError(
             f"There is {len(job.instances)} instances have been found: {names};"
             " please use '-i' or '--instance' to filter."
@@ -50,12 +51,14 @@ def instance(job: JobStatus, name: str | None) -> Instance | None:
 
 def launchers(job: JobStatus) -> list[Instance]:
     """The launchers of a job in the order of their tries."""
-    return sorted((one for one in job.instances if one.chief or one.launcher), key=_tried)
+    return sorted(
+        (instance for instance in job.instances if instance.chief or instance.launcher), key=_tried
+    )
 
 
-def _tried(one: Instance) -> tuple[float, float, bool, str]:
+def _tried(instance: Instance) -> tuple[float, float, bool, str]:
     # Creation times are whole seconds: within a second, the pod that is over was the first.
-    return one.created, one.finished or float("inf"), one.chief, one.name
+    return instance.created, instance.finished or float("inf"), instance.chief, instance.name
 
 
 def nothing(job: JobStatus, backend: Backend) -> NotFound:
@@ -97,10 +100,10 @@ def reason(job: JobStatus) -> str | None:
     """Why a job has no logs yet, as a sentence."""
     if job.phase is not Phase.SUSPENDED:
         return job.reason
-    return f"the job {suspended(job)}"
+    return f"the job {suspension_text(job)}"
 
 
-def suspended(job: JobStatus) -> str:
+def suspension_text(job: JobStatus) -> str:
     """What a suspended job does, as a predicate: it `is suspended`, and why."""
     why = job.forecast.reason if job.forecast is not None else None
     return f"is suspended{f': {why}' if why else ''}"
@@ -117,7 +120,7 @@ def first_run(kept: Kept) -> NotFound:
 
 def unkept(pod: str | None, kept: Kept) -> NotFound:
     """The error for an archived job without the wanted logs."""
-    pods = named(one.pod for one in kept.sources)
+    pods = pods_text(source.pod for source in kept.sources)
     return NotFound(
         f"nothing is archived of {f'the log of {pod}' if pod else 'these logs'}",
         why=f"the pods of {kept.name} are gone; kept are the logs of: {pods}",

@@ -11,7 +11,7 @@ was asked for:
     Slurm            srun -l                            3: text
 
 The tags of Open MPI are unmistakable. Any program may print text like the others, so those count
-as tags only if the job's command asks for them (`engines.tagging`).
+as tags only if the job's command asks for them (`engines.rank_tags`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from arena_topo.engines import JobStatus, slots_of
 from arena_topo.engines.lines import Line, Source
-from arena_topo.engines.tagging import Tagging
+from arena_topo.engines.rank_tags import Tagging
 from arena_topo.errors import UsageError
 
 
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Only:
+class SpeakerSelection:
     """The choice of `--only`: the launcher's pod, and spans of ranks and workers, first to last."""
 
     launcher: bool = False
@@ -71,7 +71,7 @@ class Only:
 _WORD = re.compile(r"(rank|worker):(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)", re.ASCII)
 
 
-def only(words: Sequence[str]) -> Only:
+def parse_only(words: Sequence[str]) -> SpeakerSelection:
     """Read the words of `--only`: `launcher`, `rank:0-3,7`, `worker:2`, in any number.
 
     UsageError names a wrong word. `rank:3-1` is `rank:1-3`.
@@ -82,20 +82,22 @@ def only(words: Sequence[str]) -> Only:
         if word == "launcher":
             launcher = True
             continue
-        found = _WORD.fullmatch(word)
-        if found is None:
+        match = _WORD.fullmatch(word)
+        if match is None:
             raise UsageError(
                 f"--only {word!r}: expected rank:N, worker:N or launcher",
                 hint="such as rank:0-3,7 or worker:2",
             )
-        for part in found[2].split(","):
+        for part in match[2].split(","):
             first, _, last = part.partition("-")
             start, end = sorted((int(first), int(last or first)))
-            spans[found[1]].append((start, end))
-    return Only(launcher=launcher, ranks=tuple(spans["rank"]), workers=tuple(spans["worker"]))
+            spans[match[1]].append((start, end))
+    return SpeakerSelection(
+        launcher=launcher, ranks=tuple(spans["rank"]), workers=tuple(spans["worker"])
+    )
 
 
-def wants(choice: Only, source: Source, slots: int | None) -> bool:
+def wants(choice: SpeakerSelection, source: Source, slots: int | None) -> bool:
     """Whether the log of a pod may have wanted lines.
 
     `slots` are the ranks of each worker; if None, any worker may have wanted ranks.
@@ -112,7 +114,7 @@ def wants(choice: Only, source: Source, slots: int | None) -> bool:
     return _meets(_ranks(source.worker, slots), choice.ranks)
 
 
-def chosen(choice: Only, speaker: Speaker, slots: int | None) -> bool:
+def is_selected(choice: SpeakerSelection, speaker: Speaker, slots: int | None) -> bool:
     """Whether the lines of a speaker are wanted.
 
     `launcher` chooses all lines of its log; a rank chooses all lines of its worker's pod.
@@ -143,7 +145,7 @@ def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
         return slots, slots * len(status.forecast.workers)
-    indexes = [one.worker for one in status.instances if one.worker is not None]
+    indexes = [instance.worker for instance in status.instances if instance.worker is not None]
     if not indexes:
         return None, None
     # Workers are numbered from 0; missing workers count as well.
@@ -220,7 +222,7 @@ class LineAttributor:
     @property
     def ranks(self) -> frozenset[int]:
         """The ranks in the logs of launchers so far."""
-        return frozenset(rank for one in self._sources.values() for rank in one.ranks)
+        return frozenset(rank for source in self._sources.values() for rank in source.ranks)
 
     def entry(self, line: Line) -> Entry:
         """A line with its speaker; to be called for the lines of each log in their order."""
@@ -243,17 +245,17 @@ class LineAttributor:
 
     def _read(self, text: bytes, known: _LineSource) -> tuple[int | None, bytes]:
         """The rank that a line is tagged with, None without a tag, and the line without it."""
-        if self._style is not None and (found := self._style.match(text)):
-            rank = int(found[1])
+        if self._style is not None and (match := self._style.match(text)):
+            rank = int(match[1])
             if self._total is None or rank < self._total:
-                return rank, text[found.end() :]
-        if text.find(_MARK, 0, _WITHIN) < 0 or (found := _OPEN_MPI.match(text)) is None:
+                return rank, text[match.end() :]
+        if text.find(_MARK, 0, _WITHIN) < 0 or (match := _OPEN_MPI.match(text)) is None:
             return None, text
-        if found[1] not in _FIRST:
+        if match[1] not in _FIRST:
             return None, text
-        end = found.end()
+        end = match.end()
         known.tight = known.tight or text[end : end + 1] != b" "
-        return int(found[2]), text[end:] if known.tight else text[end + 1 :]
+        return int(match[2]), text[end:] if known.tight else text[end + 1 :]
 
     def _begun(self, source: Source) -> _LineSource:
         ranks = None

@@ -72,7 +72,7 @@ class Saving:
         """Save the lines of what `Following.read` gave, in its order."""
         for source, some in groupby(items, key=attrgetter("source")):
             file = self._files.get(source) or self._begin(source)
-            lines = [one for one in some if isinstance(one, Line)]
+            lines = [item for item in some if isinstance(item, Line)]
             rows: list[bytes] = []
             for line in lines:
                 rows += () if file.fed else (b"\n",)
@@ -85,7 +85,7 @@ class Saving:
     @property
     def told(self) -> str:
         """What was saved, in a sentence."""
-        files = sum(one.begun for one in self._files.values())
+        files = sum(file.begun for file in self._files.values())
         size = f"{self._size:,} byte{'s'[: self._size != 1]}"
         return f"saved in {self._folder}: logs: {files}, lines: {self._lines}, {size}"
 

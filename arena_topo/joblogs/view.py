@@ -44,11 +44,11 @@ _SECOND = 1_000_000_000
 def spans(numbers: Iterable[int], most: int = _LONGEST_SPANS) -> str:
     """Numbers as spans, `0-3,7`; the middle of a text longer than `most` is left out."""
     parts: list[tuple[int, int]] = []
-    for one in sorted(set(numbers)):
-        if parts and parts[-1][1] == one - 1:
-            parts[-1] = (parts[-1][0], one)
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1] = (parts[-1][0], number)
         else:
-            parts.append((one, one))
+            parts.append((number, number))
     words = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
     text = ",".join(words)
     if len(text) <= most:
@@ -75,10 +75,10 @@ def together(speakers: Sequence[Speaker]) -> str:
     """The name of several speakers: `ranks 0-63`, `workers 0-7`, `launcher, ranks 0-7`."""
     if len(speakers) == 1:
         return called(speakers[0])
-    ranks = [one.rank for one in speakers if one.rank is not None]
-    rest = [one.source for one in speakers if one.rank is None]
-    workers = [one.worker for one in rest if one.worker is not None]
-    others = list(dict.fromkeys(_pod(one) for one in rest if one.worker is None))
+    ranks = [speaker.rank for speaker in speakers if speaker.rank is not None]
+    rest = [speaker.source for speaker in speakers if speaker.rank is None]
+    workers = [source.worker for source in rest if source.worker is not None]
+    others = list(dict.fromkeys(_pod(source) for source in rest if source.worker is None))
     words = [
         f"{kind}{'s'[: len(some) != 1]} {spans(some)}"
         for kind, some in (("rank", ranks), ("worker", workers))
@@ -129,7 +129,7 @@ class Text:
         if not (self._prefixes or self._timestamps or self._highlight):
             return self._stream.feed(b"".join(self._joiner.join(batch)))
         easy = not self._highlight and ordinary(
-            b"\n".join([one.text + one.line.stamp for one in batch])
+            b"\n".join([line.text + line.line.stamp for line in batch])
         )
         return b"".join(self._laid_out(batch, easy=easy))
 
@@ -153,13 +153,16 @@ class Text:
 
     def _marked(self, text: str) -> str:
         bare = _SEQUENCE.sub("", text) if "\x1b" in text else text
-        found = sorted(
-            one.span() for pattern in self._highlight for one in pattern.finditer(bare) if one[0]
+        spans = sorted(
+            match.span()
+            for pattern in self._highlight
+            for match in pattern.finditer(bare)
+            if match[0]
         )
-        if not found:
+        if not spans:
             return text
         done, at = [], 0
-        for start, end in found:
+        for start, end in spans:
             if end > at:
                 done += [bare[at : max(at, start)], _MARK, bare[max(at, start) : end], _UNMARK]
                 at = end
@@ -188,7 +191,7 @@ def _tint(speakers: Sequence[Speaker]) -> str:
     [speaker] = speakers
     if speaker.source.chief and speaker.rank is None:
         return _DIM
-    known = [one for one in (speaker.rank, speaker.source.worker) if one is not None]
+    known = [number for number in (speaker.rank, speaker.source.worker) if number is not None]
     number = known[0] if known else zlib.crc32(speaker.source.pod.encode(errors="replace"))
     return f"\x1b[38;5;{PALETTE[number % len(PALETTE)]}m"
 
@@ -238,7 +241,7 @@ class Records:
         words = [
             self._names,
             *(f'"{key}":{encode_basestring(text)}' for key, text in names),
-            *(f'"{key}":{"null" if one is None else one}' for key, one in numbers),
+            *(f'"{key}":{"null" if number is None else number}' for key, number in numbers),
         ]
         made = self._made[speaker] = f',{",".join(words)},"message":'
         return made

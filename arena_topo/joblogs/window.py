@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from arena_topo.engines.lines import Source
 from arena_topo.joblogs.ranks import Entry, Speaker
 
-LAG = 0.25
+REORDER_SECONDS = 0.25
 """Seconds that a line waits for older lines of other logs: less than a person notices."""
 
-HELD = 0.2
+HELD_SECONDS = 0.2
 """Seconds more for equal lines of other speakers: most come within a tenth of that."""
 
-PATIENCE = 3.0
+BACKLOG_SECONDS = 3.0
 """Seconds that a line waits where logs are read to their present end: a log that is silent for
 longer does not delay the others."""
 
-SPAN = 1_000_000_000
+FOLD_NANOSECONDS = 1_000_000_000
 """Nanoseconds between two equal lines that are folded: ranks that do the same do it about as fast.
 """
 
 MOST_LINES = 40_000
-MOST_BYTES = 32 << 20
+MAX_WAITING_BYTES = 32 << 20
 """Bounds of the lines that wait; beyond them the oldest lines go at once."""
 
 
@@ -43,7 +43,7 @@ class Window:
 
     def __init__(self, *, whole: bool = False, fold: bool = True) -> None:
         self._whole, self._fold = whole, fold
-        self._lag = PATIENCE if whole else LAG + (HELD if fold else 0.0)
+        self._lag = BACKLOG_SECONDS if whole else REORDER_SECONDS + (HELD_SECONDS if fold else 0.0)
         self._queues: dict[Speaker, deque[tuple[int, int, Entry]]] = {}
         """The lines of each speaker that wait: time, serial number, line."""
         self._heads: list[tuple[int, int, Speaker]] = []
@@ -69,8 +69,10 @@ class Window:
 
     def join(self, source: Source) -> None:
         """A log is open now, and no other run of its pod."""
-        for one in [one for one in self._open if (one.pod, one.uid) == (source.pod, source.uid)]:
-            self.end(one)
+        for other in [
+            other for other in self._open if (other.pod, other.uid) == (source.pod, source.uid)
+        ]:
+            self.end(other)
         self._awaited.discard(source.pod)
         self._latest.setdefault(source, -1)
         self._open.add(source)
@@ -79,7 +81,7 @@ class Window:
         """A log has come to its end."""
         self._awaited.discard(source.pod)
         self._open.discard(source)
-        self._speaking = {one for one in self._speaking if one.source != source}
+        self._speaking = {speaker for speaker in self._speaking if speaker.source != source}
 
     def put(self, entries: Sequence[Entry], now: float) -> list[Entry]:
         """Add lines, those of each log in their order; the lines that need not wait any longer."""
@@ -104,7 +106,7 @@ class Window:
                 self._lead(speaker)
         if entries:
             self.size += len(entries)
-            self._speaking.update([one.speakers[0] for one in entries])
+            self._speaking.update([entry.speakers[0] for entry in entries])
             self._arrivals.append((now, highest))
         return self._take(now)
 
@@ -123,11 +125,11 @@ class Window:
         while self._arrivals and now - self._arrivals[0][0] >= self._lag:
             self._waited = max(self._waited, self._arrivals.popleft()[1])
         newest = max(self._latest.values(), default=-1)
-        complete = min([self._latest[one] for one in self._open], default=newest)
+        complete = min([self._latest[source] for source in self._open], default=newest)
         complete = -1 if self._awaited else complete
         ready: list[Entry] = []
         while self.size and (
-            self._is_due(complete) or self.size > MOST_LINES or self._bytes > MOST_BYTES
+            self._is_due(complete) or self.size > MOST_LINES or self._bytes > MAX_WAITING_BYTES
         ):
             ready.append(self._pop())
         return ready
@@ -139,7 +141,7 @@ class Window:
             return True
         if at > complete:
             return False
-        if not self._fold or complete - at > SPAN:
+        if not self._fold or complete - at > FOLD_NANOSECONDS:
             return True
         # Of logs that are read at once a speaker's next equal lines come right behind.
         text = self._queues[speaker][0][2].text
@@ -162,7 +164,11 @@ class Window:
         alike = self._alike.pop(entry.text) if self._fold else {first}
         for speaker in alike:
             queue, count = self._queues[speaker], 0
-            while queue and queue[0][2].text == entry.text and queue[0][0] - self._gone <= SPAN:
+            while (
+                queue
+                and queue[0][2].text == entry.text
+                and queue[0][0] - self._gone <= FOLD_NANOSECONDS
+            ):
                 queue.popleft()
                 count += 1
                 if not self._fold:
@@ -177,7 +183,7 @@ class Window:
         if total == 1:
             return entry
         speakers = tuple(sorted(counts, key=_place))
-        times = tuple(counts[one] for one in speakers)
+        times = tuple(counts[speaker] for speaker in speakers)
         return entry._replace(
             speakers=speakers, total=total, times=() if total == len(times) else times
         )

@@ -9,19 +9,21 @@ from typing import Annotated
 import typer
 
 from arena_topo.cli.arguments import PANEL, Name, TypeFlag
-from arena_topo.cli.opening import engine, namespace_of, suggesting
-from arena_topo.cli.options import Globals, remark, spread
-from arena_topo.flag import Flag
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.engines.attach_request import AttachRequest
+from arena_topo.flag import Flag, Word
 
-_Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
+_Words = Annotated[tuple[str, ...], Word("[-- COMMAND...]")]
 
 
-@spread
+@command_from_records
 def attach(
     name: Name,
-    everywhere: Globals,
+    session: Session,
     *,
-    command: _Words = [],  # noqa: B006 - it is only read
+    command: _Words = (),
     instance: Annotated[
         str,
         Flag(
@@ -59,21 +61,19 @@ def attach(
       # A command in a worker
       attach bert -i bert-worker-0 -- nvidia-smi
     """
-    from arena_topo.engines import attaching, console  # noqa: PLC0415 - only here
+    from arena_topo.engines import attachment, raw_terminal  # noqa: PLC0415 - only here
 
-    backend = engine(everywhere)
-    namespace = namespace_of(everywhere, backend)
+    backend = open_engine(session)
+    namespace = namespace_of(session, backend)
     with suggesting(name, namespace, backend, kind):
         status = backend.job(name, namespace)
-    code = attaching.attach(
-        backend,
-        status,
-        _words(command or ()),
+    request = AttachRequest(
+        words=_words(command),
         instance=instance or None,
         container=container or None,
-        terminal=console.is_terminal() and not no_tty,
-        tell=remark,
+        terminal=raw_terminal.is_terminal() and not no_tty,
     )
+    code = attachment.attach_to_job(backend, status, request, tell=session.console.event)
     raise typer.Exit(code)
 
 

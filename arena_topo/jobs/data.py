@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from arena_topo import layout
-from arena_topo.cli import remembering
 from arena_topo.cli.arguments import EverywhereFlag, JobsOutputFlag, Output, names_only
-from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine
 from arena_topo.engines.volume import Volume
 from arena_topo.layout import Column
 
 _RESOURCE = "persistentvolumeclaim"
 
 
-@spread
+@command_from_records
 def data_list(
-    everywhere: Globals,
+    session: Session,
     *,
     all_namespaces: EverywhereFlag = False,
     output_format: JobsOutputFlag = Output.WIDE,
@@ -29,51 +28,54 @@ def data_list(
       # Claims that --data can mount
       data list
     """
-    backend = engine(everywhere)
-    namespace = None if all_namespaces else namespace_of(everywhere, backend)
-    found = backend.volumes(namespace)
-    if names_only(output_format, everywhere):
-        show("".join(f"{_RESOURCE}/{one.name}\n" for one in found))
+    console = session.console
+    backend = open_engine(session)
+    namespace = None if all_namespaces else namespace_of(session, backend)
+    volumes = backend.volumes(namespace)
+    if names_only(output_format, session.common):
+        console.write("".join(f"{_RESOURCE}/{volume.name}\n" for volume in volumes))
     elif output_format is Output.WIDE:
-        columns = _columns(time.time(), namespaces=all_namespaces)
-        display(layout.align(layout.tabulated(columns, found)))
+        columns = _columns(console.clock(), namespaces=all_namespaces)
+        console.screen(layout.align(layout.tabulated(columns, volumes)))
     else:
-        write = layout.to_json if output_format is Output.JSON else layout.to_yaml
-        show(write([_value(one) for one in found]))
+        write = layout.go_json if output_format is Output.JSON else layout.go_yaml
+        console.write(write([_value(volume) for volume in volumes]))
     if backend.name == "local":
-        say("This machine has no volume claims: jobs see its folders as they are.")
+        console.info("This machine has no volume claims: jobs see its folders as they are.")
         return
-    if not found:
-        say("No bound volume claims" + (f" in namespace {namespace}." if namespace else "."))
-    remembering.claims(backend, found, namespace)
+    if not volumes:
+        console.info(
+            "No bound volume claims" + (f" in namespace {namespace}." if namespace else ".")
+        )
+    session.names.claims(backend, volumes, namespace)
 
 
 def _columns(now: float, *, namespaces: bool) -> list[Column[Volume]]:
     """Arena's table; with `namespaces` the second column names them."""
 
-    def age(one: Volume) -> str:
-        return "<unknown>" if one.created is None else layout.duration(now - one.created)
+    def age(volume: Volume) -> str:
+        return "<unknown>" if volume.created is None else layout.duration(now - volume.created)
 
-    space: list[Column[Volume]] = [("NAMESPACE", lambda one: one.namespace)]
+    space: list[Column[Volume]] = [("NAMESPACE", lambda volume: volume.namespace)]
     return [
-        ("NAME", lambda one: one.name),
+        ("NAME", lambda volume: volume.name),
         *(space if namespaces else []),
-        ("ACCESSMODE", lambda one: ",".join(one.modes)),
-        ("DESCRIPTION", lambda one: one.description),
-        ("OWNER", lambda one: one.owner),
+        ("ACCESSMODE", lambda volume: ",".join(volume.modes)),
+        ("DESCRIPTION", lambda volume: volume.description),
+        ("OWNER", lambda volume: volume.owner),
         ("AGE", age),
     ]
 
 
-def _value(one: Volume) -> dict[str, Any]:
+def _value(volume: Volume) -> dict[str, Any]:
     """One claim for JSON and YAML; the time is in Unix seconds, null where it is not known."""
     return {
-        "name": one.name,
-        "namespace": one.namespace,
-        "accessModes": list(one.modes),
-        "description": one.description,
-        "owner": one.owner,
-        "capacity": one.capacity,
-        "storageClass": one.storage_class,
-        "creationTimestamp": None if one.created is None else int(one.created),
+        "name": volume.name,
+        "namespace": volume.namespace,
+        "accessModes": list(volume.modes),
+        "description": volume.description,
+        "owner": volume.owner,
+        "capacity": volume.capacity,
+        "storageClass": volume.storage_class,
+        "creationTimestamp": None if volume.created is None else int(volume.created),
     }

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from arena_topo.cli import remembering
+import typer
+
+from arena_topo.cli import confirmation
 from arena_topo.cli.arguments import (
     PANEL,
     ActionOutputFlag,
-    Kind,
+    JobKind,
     Output,
     PerhapsNames,
     TypeFlag,
     names_only,
 )
-from arena_topo.cli.opening import engine, namespace_of, suggesting
-from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread
-from arena_topo.engines import Backend
+from arena_topo.cli.confirmation import YesFlag
+from arena_topo.cli.console import act_on_each
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.flag import Flag
-from arena_topo.jobs import filtering, view
-from arena_topo.jobs.chosen import Chosen
+from arena_topo.jobs import job_order, view
+from arena_topo.jobs.job_selection import Chosen
+from arena_topo.words import counted
 
 
-@spread
+@command_from_records
 def delete(
     names: PerhapsNames,
     chosen: Chosen,
-    everywhere: Globals,
+    session: Session,
     *,
     every: Annotated[
         bool,
@@ -37,38 +44,52 @@ def delete(
     ] = False,
     kind: TypeFlag = None,
     ignore_not_found: Annotated[
-        bool, Flag(help="Jobs that do not exist are no error.", panel=PANEL)
+        bool, Flag(help="Ignore jobs that do not exist.", panel=PANEL)
     ] = False,
+    yes: YesFlag = False,
     output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
     """Delete jobs and all that belongs to them.
 
+    It asks before it deletes jobs that are chosen and not named.
+
     Examples:
       # Two jobs by name
       delete bert eval
-      # All jobs that wait
+      # All jobs that wait, whoever submitted them
       delete --status PENDING
       # My jobs with a label
       delete --mine -l team=vision
     """
+    console = session.console
     if not names and not every and chosen == Chosen():
         raise UsageError(
             "no job is named",
             hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
         )
-    brief = names_only(output_format, everywhere)
-    backend = engine(everywhere)
-    namespace = namespace_of(everywhere, backend)
+    asks = not names and confirmation.asks(console, "delete", yes=yes, look=f"{PROGRAM} list")
+    brief = names_only(output_format, session.common)
+    backend = open_engine(session)
+    namespace = namespace_of(session, backend)
     jobs: dict[str, str | None] = dict.fromkeys(names)
     if not names:
-        jobs = {} if kind is Kind.OTHER else _found(chosen, backend, namespace)
+        jobs = {} if kind is JobKind.OTHER else _found(chosen, backend, namespace)
         # A selected job that another request has deleted meanwhile is no error.
         ignore_not_found = True
         if not jobs:
-            say(f"No such jobs in namespace {namespace}.")
+            console.info(f"No such jobs in namespace {namespace}.")
+        elif asks and not confirmation.confirm(
+            console,
+            "\n".join(jobs),
+            f"Delete {counted(len(jobs), 'job')} of namespace {namespace}, and all that belongs to"
+            f" {'it' if len(jobs) == 1 else 'them'}?",
+        ):
+            console.info("Nothing was deleted.")
+            raise typer.Exit(1)
 
     def remove(job: tuple[str, str | None]) -> None:
         name, uid = job
+        console.interruption.begin_changes()
         try:
             with suggesting(name, namespace, None if ignore_not_found else backend, kind):
                 backend.delete(name, namespace, uid=uid)
@@ -77,12 +98,12 @@ def delete(
                 return
             raise
         if brief:
-            show(f"{view.RESOURCE}/{name}\n")
+            console.write(f"{view.RESOURCE}/{name}\n")
         else:
-            say(f"The training job {name} has been deleted successfully")
-        remembering.gone(backend, namespace, name)
+            console.info(f"The training job {name} has been deleted successfully")
+        session.names.gone(backend, namespace, name)
 
-    act_on_each(jobs.items(), remove)
+    act_on_each(console, jobs.items(), remove)
 
 
 def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:
@@ -90,6 +111,6 @@ def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | 
 
     The uid is None for a damaged object without one.
     """
-    every = filtering.found(backend, namespace, chosen.labels(backend))
-    jobs = filtering.listed(every, phases=chosen.phases)
-    return {one.name: one.uid or None for one in jobs}
+    every = job_order.found(backend, namespace, chosen.labels(backend))
+    jobs = job_order.select_jobs(every, phases=chosen.phases)
+    return {job.name: job.uid or None for job in jobs}

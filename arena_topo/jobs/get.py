@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import layout
-from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
     JobsOutputFlag,
     Name,
@@ -18,20 +15,23 @@ from arena_topo.cli.arguments import (
     names_only,
     option,
 )
-from arena_topo.cli.opening import engine, namespace_of, suggesting
-from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
-from arena_topo.cli.terminal import wrapped
-from arena_topo.engines import Backend
+from arena_topo.cli.console import Console
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
+from arena_topo.reasons.seen import look
 
 if TYPE_CHECKING:
-    from arena_topo.reasons.view import SeenJob
+    from arena_topo.reasons.seen import SeenJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class GetOptions:
     """The parts of a job to show beside its status, and the format."""
 
     events: bool = option(False, "Show what happened to the job and its pods.", short="-e")
@@ -47,8 +47,8 @@ class Wanted:
     output_format: JobsOutputFlag = Output.WIDE
 
 
-@spread
-def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
+@command_from_records
+def get(name: Name, wanted: GetOptions, session: Session) -> None:
     """Show one job: its state, its pods, where they run and why.
 
     Examples:
@@ -59,34 +59,40 @@ def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
       # Watch it to its end
       get bert -w
     """
-    backend = engine(everywhere, stays=wanted.watch)
-    namespace = namespace_of(everywhere, backend)
-    shown = _Shown(backend, name, namespace, wanted)
+    backend = open_engine(session, stays=wanted.watch)
+    namespace = namespace_of(session, backend)
+    console = session.console
+    shown = _Shown(console, backend, name, namespace, wanted)
     if wanted.watch:
-        shown.watch(everywhere.timeout)
+        shown.watch(session.common.timeout)
         return
-    names = names_only(wanted.output_format, everywhere)
-    seen = shown.look(tell=say, names=names)
-    now = time.time()
+    names = names_only(wanted.output_format, session.common)
+    seen = shown.look(tell=console.info, names=names)
+    now = console.clock()
     if names:
-        show(f"{view.RESOURCE}/{seen.status.name}\n")
+        console.write(f"{view.RESOURCE}/{seen.status.name}\n")
     elif wanted.output_format is Output.WIDE:
-        display(shown.screen(seen, now, wrapped(sys.stdout)))
+        console.screen(shown.screen(seen, now, console.width))
         if (trouble := _trouble(seen)) is not None:
-            say(trouble)
+            console.info(trouble)
     else:
-        show(layout.arenas(view.seen(seen, now=now), yaml=wanted.output_format is Output.YAML))
-    remembering.jobs(backend, namespace, [seen.status], whole=False)
+        console.write(
+            layout.arena_document(
+                view.job_json(seen, now=now), yaml=wanted.output_format is Output.YAML
+            )
+        )
+    session.names.jobs(backend, namespace, [seen.status], whole=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
     """A job to show, as requested."""
 
+    console: Console
     backend: Backend
     name: str
     namespace: str
-    wanted: Wanted
+    wanted: GetOptions
 
     def look(self, *, tell: Callable[[str], None] | None = None, names: bool = False) -> SeenJob:
         """The job as it is now; `tell` gets notes, and is None while the job is watched."""
@@ -97,7 +103,7 @@ class _Shown:
                 tell(layout.noted(text))
 
         with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
-            return reasons.look(
+            return look(
                 self.backend,
                 self.name,
                 self.namespace,
@@ -111,15 +117,15 @@ class _Shown:
 
     def screen(self, seen: SeenJob, now: float, width: int | None) -> str:
         """The job for people; `now` is Unix seconds."""
-        text = view.job(
+        text = view.job_text(
             seen.status, now=now, gpus=self.wanted.gpus, samples=seen.samples, events=seen.events
         )
         return "\n".join([text, *reasons.below(seen, width=width)])
 
     def watch(self, limit: float | None) -> None:
         """Show the job until it ends."""
-        from arena_topo.cli.detaching import detaching  # noqa: PLC0415 - only for who stays
-        from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
+        from arena_topo.cli.interrupt_message import detaching  # noqa: PLC0415 - only for who stays
+        from arena_topo.cli.refresh import watch  # noqa: PLC0415 - only for who stays
 
         known: list[str] = []
 
@@ -140,9 +146,15 @@ class _Shown:
 
         back = f"{PROGRAM} get {self.name} -w -n {self.namespace}"
         with detaching(
-            self.backend, self.name, self.namespace, there=lambda: bool(known), back=back
+            self.console,
+            self.backend,
+            self.name,
+            self.namespace,
+            exists=lambda: bool(known),
+            back=back,
         ):
             watch(
+                self.console,
                 look,
                 draw=draw if self.wanted.output_format is Output.WIDE else None,
                 changes=self._changes,
@@ -159,12 +171,12 @@ class _Shown:
         if wide:
             return progress.change(seen.status, now=now) + "\n"
         form = self.wanted.output_format
-        return layout.streamed(view.seen(seen, now=now), yaml=form is Output.YAML)
+        return layout.streamed(view.job_json(seen, now=now), yaml=form is Output.YAML)
 
 
 def _trouble(seen: SeenJob) -> str | None:
     """Why the job does not run, if the screen does not say it."""
-    if seen.explanation is not None or view.explained(seen.status):
+    if seen.explanation is not None or view.shows_reason(seen.status):
         return None
     return view.trouble(seen.status)
 
@@ -174,5 +186,5 @@ def _signs(seen: SeenJob, *, wide: bool) -> Any:
     status = seen.status
     if wide:
         return status.phase, status.reason, progress.running(status)
-    pods = [(one.name, one.status, one.node) for one in status.instances]
+    pods = [(instance.name, instance.status, instance.node) for instance in status.instances]
     return status.phase, status.reason, status.forecast, pods, tuple(map(str, seen.drift))

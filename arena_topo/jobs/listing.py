@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from arena_topo import layout
-from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
     EverywhereFlag,
-    Kind,
+    JobKind,
     Output,
     TypeFlag,
     names_only,
     option,
     output,
 )
-from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.cli.console import Console
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine
 from arena_topo.drawing import tables
-from arena_topo.engines import Backend, JobStatus
-from arena_topo.jobs import filtering, view
-from arena_topo.jobs.chosen import Chosen
-from arena_topo.jobs.filtering import Order
+from arena_topo.engines import JobStatus
+from arena_topo.engines.backend import Backend
+from arena_topo.jobs import job_order, view
+from arena_topo.jobs.job_order import Order
+from arena_topo.jobs.job_selection import Chosen
+
+_MANY_ENDED = 1000
+"""A list with more jobs that have ended names the command that removes them."""
 
 Jobs = tuple[JobStatus, ...]
 
-GONE = "GONE"
+GONE_MARK = "GONE"
 """The mark in a watched list of a job that was deleted or no longer matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ListOptions:
     """Which jobs to list, in which order and format."""
 
     all_namespaces: EverywhereFlag = False
@@ -63,8 +68,8 @@ class Wanted:
         return self.output_format is Output.WIDE
 
 
-@spread
-def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
+@command_from_records
+def list_jobs(wanted: ListOptions, chosen: Chosen, session: Session) -> None:
     """List the jobs, newest first.
 
     Examples:
@@ -75,38 +80,46 @@ def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
       # My jobs with a label
       list --mine -l team=vision
     """
-    backend = engine(everywhere, stays=wanted.watch)
-    namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
-    selector, none = chosen.labels(backend), wanted.kind is Kind.OTHER
+    console = session.console
+    backend = open_engine(session, stays=wanted.watch)
+    namespace = None if wanted.all_namespaces else namespace_of(session, backend)
+    selector, none = chosen.labels(backend), wanted.kind is JobKind.OTHER
     seen: list[JobStatus] = []
 
     def look() -> Jobs:
-        seen[:] = () if none else filtering.found(backend, namespace, selector)
-        return filtering.listed(seen, phases=chosen.phases, order=wanted.sort_by)
+        seen[:] = () if none else job_order.found(backend, namespace, selector)
+        return job_order.select_jobs(seen, phases=chosen.phases, order=wanted.sort_by)
 
     if wanted.watch:
-        _watch(backend, look, wanted, limit=everywhere.timeout)
+        _watch(console, backend, look, wanted, limit=session.common.timeout)
         return
     jobs, form = look(), wanted.output_format
-    if names_only(form, everywhere):
-        show("".join(f"{view.RESOURCE}/{one.name}\n" for one in jobs))
+    if names_only(form, session.common):
+        console.write("".join(f"{view.RESOURCE}/{job.name}\n" for job in jobs))
     elif form in {Output.JSON, Output.YAML}:
-        values = [view.job_value(one, now=time.time()) for one in jobs]
-        show(layout.arenas(values, yaml=form is Output.YAML))
+        values = [view.job_value(job, now=console.clock()) for job in jobs]
+        console.write(layout.arena_document(values, yaml=form is Output.YAML))
     else:
-        display(_screen(jobs, wanted, time.time()))
-        if any(one.forecast is not None and one.forecast.emulated for one in jobs):
-            say(tables.emulated())
+        console.screen(_screen(jobs, wanted, console.clock()))
+        if any(job.forecast is not None and job.forecast.emulated for job in jobs):
+            console.info(tables.emulated_note())
         if not jobs and not wanted.no_headers:
             # The list of a mistyped namespace is empty too.
             what = "No such jobs" if none or chosen.phases or selector else "No jobs"
             where = f"namespace {namespace}; -A shows those of all namespaces"
-            say(f"{what} in {where if namespace else 'any namespace'}.")
-    remembering.jobs(backend, namespace, seen, whole=not selector and not none)
+            console.info(f"{what} in {where if namespace else 'any namespace'}.")
+        ended = sum(job.phase.over for job in jobs)
+        if ended > _MANY_ENDED:
+            place = "-A" if namespace is None else f"-n {namespace}"
+            clean = f"{PROGRAM} prune --since 7d {place}"
+            console.info(
+                f"{ended:,} of these jobs have ended. Remove those that are a week old: {clean}"
+            )
+    session.names.jobs(backend, namespace, seen, whole=not selector and not none)
 
 
-def _screen(jobs: Jobs, wanted: Wanted, now: float) -> str:
-    return view.jobs(
+def _screen(jobs: Jobs, wanted: ListOptions, now: float) -> str:
+    return view.jobs_table(
         jobs,
         now=now,
         namespaces=wanted.all_namespaces,
@@ -116,27 +129,33 @@ def _screen(jobs: Jobs, wanted: Wanted, now: float) -> str:
 
 
 def _watch(
-    backend: Backend, look: Callable[[], Jobs], wanted: Wanted, *, limit: float | None
+    console: Console,
+    backend: Backend,
+    look: Callable[[], Jobs],
+    wanted: ListOptions,
+    *,
+    limit: float | None,
 ) -> None:
-    from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
+    from arena_topo.cli.refresh import watch  # noqa: PLC0415 - only for who stays
 
     namespaces, least = wanted.all_namespaces, list[int]()
 
     def changes(before: Jobs | None, jobs: Jobs, now: float) -> str:
-        known = {one.uid: filtering.signs(one) for one in before or ()}
-        changed = tuple(one for one in jobs if known.get(one.uid) != filtering.signs(one))
+        known = {status.uid: job_order.signs(status) for status in before or ()}
+        changed = tuple(job for job in jobs if known.get(job.uid) != job_order.signs(job))
         lines = list(view.job_lines(changed, now=now, namespaces=namespaces, wide=wanted.wide))
-        there = {one.uid for one in jobs}
+        present = {job.uid for job in jobs}
         lines += [
-            "\t".join((one.namespace, one.name, GONE)[not namespaces :])
-            for one in before or ()
-            if one.uid not in there
+            "\t".join((status.namespace, status.name, GONE_MARK)[not namespaces :])
+            for status in before or ()
+            if status.uid not in present
         ]
         # No column becomes narrower than in the lines before.
         least[:] = layout.widths(lines, least)
         return layout.align(lines[before is not None or wanted.no_headers :], least)
 
     watch(
+        console,
         look,
         draw=lambda jobs, now, columns: layout.folded(_screen(jobs, wanted, now), columns),
         changes=changes,

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
 
-from arena_topo.cli import stopping
-from arena_topo.cli.arguments import Kind, Name, Output, TypeFlag, option, output
-from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import alike, engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, note, say, spread, warn
-from arena_topo.cli.outlet import Outlet, free_to_speak
-from arena_topo.cli.terminal import colours, moves
-from arena_topo.engines import Backend, JobStatus
+from arena_topo.cli import interruption
+from arena_topo.cli.arguments import JobKind, Name, Output, TypeFlag, option, output
+from arena_topo.cli.console import Console
+from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.stdout import UnbufferedStdout, writable
+from arena_topo.cli.targets import alike, job_not_found, namespace_of, open_engine
+from arena_topo.cli.terminal import moves
+from arena_topo.engines import JobStatus
+from arena_topo.engines.backend import Backend
+from arena_topo.engines.goals import how_failed, starting
 from arena_topo.engines.lines import LogOptions
-from arena_topo.engines.waiting import how_failed, starting
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag, words_of
 from arena_topo.joblogs import follow, ranks
-from arena_topo.joblogs.follow import Asked, Waiting
-from arena_topo.joblogs.notices import Note
+from arena_topo.joblogs.asked import Asked, End, NoLogYet
+from arena_topo.joblogs.notices import LogNote
+from arena_topo.joblogs.on_launcher import HOSTFILE_HINT, RanksOnLauncher
+from arena_topo.joblogs.ranks import Entry
 from arena_topo.joblogs.view import Raw, Records, Text
-from arena_topo.jobs.staying import WaitLine, lives
+from arena_topo.jobs.wait_progress import WaitLine
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
@@ -65,7 +71,7 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class LogsOptions:
     """The flags of `logs`: arena's, those of several pods, and how lines are shown."""
 
     follow: bool = option(
@@ -85,7 +91,7 @@ class Wanted:
     container: str = option("", "Container to read.", "NAME", short="-c", completes="containers")
     previous: bool = option(
         False,
-        "Read the run before the container's last restart, or the launcher's try before.",
+        "Read the previous log: before the container restarted, or of the previous launcher.",
         short="-p",
         excludes=("--follow",),
     )
@@ -206,10 +212,10 @@ class Wanted:
     def asked(self) -> Asked:
         """The request for `joblogs.follow`."""
         text = self.output_format is Output.TEXT
-        return follow.Asked(
+        return Asked(
             instance=self.instance or None,
             everyone=self.everyone,
-            only=ranks.only(self.only) if self.only else None,
+            only=ranks.parse_only(self.only) if self.only else None,
             include=tuple(map(_compiled, self.include)),
             exclude=tuple(map(_compiled, self.exclude)),
             fold=self.fold and text,
@@ -221,8 +227,8 @@ class Wanted:
         )
 
 
-@spread
-def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
+@command_from_records
+def logs(name: Name, wanted: LogsOptions, session: Session) -> None:
     """Show the log of a job's launcher, of another of its pods, or of all of them at once.
 
     Examples:
@@ -233,28 +239,29 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
       # What NCCL chose, beside the plan
       logs bert --nccl
     """
-    show_logs(name, wanted, everywhere)
+    show_logs(name, wanted, session)
 
 
-def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
+def show_logs(name: str, wanted: LogsOptions, session: Session) -> None:
     """Run `logs`; JobFailed if the followed job failed."""
     if wanted.files:
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 
-        nccl.of_files(wanted.files, as_json=wanted.as_json)
+        nccl.of_files(session.console, wanted.files, as_json=wanted.as_json)
         return
     asked = wanted.asked()
-    backend = engine(everywhere, repeating=wanted.follow)
-    namespace = namespace_of(everywhere, backend)
-    if wanted.kind is Kind.OTHER:
-        raise missing(name, namespace)
-    shown = _Shown(name, namespace, wanted, many=asked.many)
+    backend = open_engine(session, repeating=wanted.follow)
+    namespace = namespace_of(session, backend)
+    if wanted.kind is JobKind.OTHER:
+        raise job_not_found(name, namespace)
+    console = session.console
+    shown = _Shown(console, name, namespace, wanted, many=asked.many)
     back = shlex.join([PROGRAM, "logs", *words_of(wanted), name, "-n", namespace])
-    with detaching(backend, name, namespace, there=lambda: bool(shown.known), back=back):
+    with detaching(console, backend, name, namespace, exists=lambda: bool(shown.known), back=back):
         try:
-            with stopping.in_time():
+            with console.interruption.in_time():
                 failure = (shown.nccl if wanted.nccl else shown.lines)(backend, asked)
-        except (KeyboardInterrupt, stopping.OutOfTime):
+        except (KeyboardInterrupt, interruption.OutOfTime):
             shown.interrupted()
             raise
         except NotFound as error:
@@ -268,15 +275,21 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
 class _Shown:
     """The output of `logs`: lines on stdout, notes on stderr."""
 
-    def __init__(self, name: str, namespace: str, wanted: Wanted, *, many: bool) -> None:
+    def __init__(
+        self, console: Console, name: str, namespace: str, wanted: LogsOptions, *, many: bool
+    ) -> None:
+        self._console = console
         self._name, self._namespace = name, namespace
         self._wanted = wanted
-        self._outlet = Outlet()
-        self._writer = _writer(name, namespace, wanted, many=many)
-        self._waits = _Waits(name, namespace)
-        self._notes: list[Note] = []
+        self._outlet = UnbufferedStdout(console)
+        self._writer = _writer(
+            name, namespace, wanted, many=many, colours=console.colours(console.stdout)
+        )
+        self._waits = _Waits(console, name, namespace)
+        self._notes: list[LogNote] = []
         self._begun = False
         """Whether a line was shown."""
+        self._search: RanksOnLauncher | None = None
         self.known: list[JobStatus] = []
 
     def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
@@ -297,6 +310,7 @@ class _Shown:
                     self._begun = True
                     self._waits.hide()
                     self._outlet.write(self._writer.lines(batch))
+                    self._look(batch)
                 else:
                     self._outlet.heed()
                     if not self._outlet.within_line:
@@ -308,13 +322,13 @@ class _Shown:
         finally:
             self._waits.hide()
         self._end()
-        if lines.end is follow.End.READ and not (asked.only or asked.include or asked.exclude):
+        if lines.end is End.READ and not (asked.only or asked.include or asked.exclude):
             self._remark()
         return lines.failure or lines.unsaved
 
     def interrupted(self) -> None:
         """End an unfinished line, so that the last advice is on a line of its own."""
-        if free_to_speak():
+        if writable(self._console.stderr):
             self._outlet.break_line()
 
     def nccl(self, backend: Backend, asked: Asked) -> ArenaError | None:
@@ -322,12 +336,13 @@ class _Shown:
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 
         try:
-            status = nccl.of_job(
+            status = nccl.show_nccl_of_job(
+                self._console,
                 backend,
                 self._name,
                 self._namespace,
                 asked,
-                self.known,
+                known=self.known,
                 waits=self._waits,
                 as_json=self._wanted.as_json,
                 table=self._wanted.bus_bandwidth,
@@ -339,16 +354,27 @@ class _Shown:
     def _seen(self, status: JobStatus) -> None:
         self.known[:] = [status]
 
+    def _look(self, batch: Sequence[Entry]) -> None:
+        """Note once that no rank runs on a worker, where the launcher's lines prove it."""
+        if self._search is None and self.known:
+            self._search = RanksOnLauncher(self.known[-1])
+        if self._search is None or self._search.sentence is not None:
+            return
+        launcher = (entry.line.text for entry in batch if entry.speakers[0].source.chief)
+        if any(map(self._search.see, launcher)):
+            text = f"{self._search.sentence}: {HOSTFILE_HINT}"
+            self._notes.append(LogNote(text=text, warns=True))
+
     def _remark(self) -> None:
         """Note on a terminal that a log is empty."""
-        if self._begun or not moves(sys.stdout) or not self.known:
+        if self._begun or not moves(self._console.stdout) or not self.known:
             return
         name, namespace = self._name, self._namespace
         if self.known[-1].phase.over:
-            note(f"{name} has written nothing")
+            self._console.note(f"{name} has written nothing")
         else:
             waits = f"{PROGRAM} logs -f {name} -n {namespace}"
-            note(f"{name} has written nothing yet; wait for it: {waits}")
+            self._console.note(f"{name} has written nothing yet; wait for it: {waits}")
 
     def _end(self) -> None:
         self._waits.hide()
@@ -363,24 +389,24 @@ class _Shown:
             return
         self._waits.hide()
         self._outlet.break_line()
-        for one in notes:
-            if one.warns:
-                warn(one.text)
+        for sentence in notes:
+            if sentence.warns:
+                self._console.warn(sentence.text)
             else:
-                note(one.text)
+                self._console.note(sentence.text)
 
 
 class _Waits(WaitLine):
     """The reason to wait: live on a terminal, elsewhere a line for each change."""
 
-    def __init__(self, name: str, namespace: str) -> None:
-        super().__init__(name, "")
+    def __init__(self, console: Console, name: str, namespace: str) -> None:
+        super().__init__(console, name, "")
         self._namespace = namespace
         self._said, self._hidden = "", 0.0
         self._idle = True
         """Whether there is no reason to wait."""
 
-    def see(self, waiting: Waiting | None) -> None:
+    def see(self, waiting: NoLogYet | None) -> None:
         """Set the reason to wait; None: there is none."""
         self._idle = waiting is None
         if waiting is None:
@@ -393,13 +419,13 @@ class _Waits(WaitLine):
         if what == self.what:
             return
         self._begin(what)
-        if not lives() and what != self._said:
+        if not self.console.shows_progress and what != self._said:
             self._said = what
-            say(f"{self.name} {what}")
+            self.console.info(f"{self.name} {what}")
 
     def now(self, what: str) -> None:
         """Set a text for a terminal while there is no reason to wait."""
-        if self._idle and lives():
+        if self._idle and self.console.shows_progress:
             self._begin(what)
 
     def _begin(self, what: str) -> None:
@@ -420,7 +446,9 @@ class _Waits(WaitLine):
 # ---------------------------------------------------------------- how
 
 
-def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | Records | Raw:
+def _writer(
+    name: str, namespace: str, wanted: LogsOptions, *, many: bool, colours: bool
+) -> Text | Records | Raw:
     if wanted.as_json:
         return Records(job=name, namespace=namespace)
     if wanted.output_format is Output.RAW:
@@ -428,7 +456,7 @@ def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | 
     return Text(
         prefixes=many,
         timestamps=wanted.timestamps,
-        colours=colours(sys.stdout),
+        colours=colours,
         highlight=tuple(map(_compiled, wanted.highlight)),
     )
 

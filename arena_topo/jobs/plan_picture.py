@@ -9,28 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.drawing.machine import State
-from arena_topo.drawing.machine_svg import LEAST, Ranks, figure, key
-from arena_topo.drawing.network import names
+from arena_topo.drawing.machine_svg import LEAST, Ranks, draw_legend, figure
+from arena_topo.drawing.network import fitting_names
 from arena_topo.drawing.sheet import Sheet, framed, lines, stack
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.errors import UsageError
-from arena_topo.gang.comparison import Proposal
 from arena_topo.jobs.plan_view import (
     MOST_DRAWINGS,
     Taken,
-    Worth,
+    Valuation,
+    common_level,
+    distinct_machines,
     gang,
     in_pods,
-    kinds,
     limited,
-    meets,
     proved,
-    taken,
+    usage_by_node,
     worth,
 )
+from arena_topo.jobs.proposal import Proposal
 from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
-from arena_topo.manifests import Forecast, estimates
+from arena_topo.manifests import PlacementForecast, estimates
 from arena_topo.solver import NODE_TIER, Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, members
 
@@ -60,19 +60,21 @@ class _Side:
     @property
     def gbps(self) -> str:
         """The bandwidth in words."""
-        found = self.found.bandwidth
-        if found is None:
+        estimate = self.found.bandwidth
+        if estimate is None:
             return "one GPU"
-        return estimates.text(found) + (" assumed" if found.assumed else "")
+        return estimates.estimate_text(estimate) + (
+            " assumed" if estimate.assumed and not estimate.guess else ""
+        )
 
     def why(self, cluster: Cluster) -> str:
         """The limit of its bandwidth, and its proof."""
-        found = self.found.bandwidth
-        limit = "no links needed" if found is None else limited(self.found, found, cluster)
+        estimate = self.found.bandwidth
+        limit = "no links needed" if estimate is None else limited(self.found, estimate, cluster)
         return f"{self.who}: limited by {limit}{self.proof}"
 
 
-def drawn(proposal: Proposal) -> str:
+def draw_plan(proposal: Proposal) -> str:
     """Draw a proposal; raises its refusal, or UsageError, if there is no placement to draw."""
     plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
     if proposal.refused is not None and plan is None:
@@ -86,7 +88,7 @@ def drawn(proposal: Proposal) -> str:
     ours = _Side(
         who="arena-topo",
         found=valued.placement,
-        nodes=taken(plan.forecast, plan.job.gpus),
+        nodes=usage_by_node(plan.forecast, plan.job.gpus),
         proof=f"; {proved(valued.placement)}",
     )
     first = _first_fit(proposal, valued.placement, cluster)
@@ -107,36 +109,37 @@ def drawn(proposal: Proposal) -> str:
         [
             lines([(title, "head")], room),
             both,
-            *(key(machine, room) for machine in machines.values()),
+            *(draw_legend(machine, room) for machine in machines.values()),
             lines([(note, "small dim") for note in notes], room),
         ],
         gap=16,
     )
-    told = "; ".join(f"{_listed(side)}, {side.gbps}, {side.why(cluster)}" for side in sides)
-    return sheet.finish(f"{title} on {_listed(ours)}: {ours.gbps}", told)
+    text = "; ".join(f"{_listed(side)}, {side.gbps}, {side.why(cluster)}" for side in sides)
+    return sheet.finish(f"{title} on {_listed(ours)}: {ours.gbps}", text)
 
 
 def _listed(side: _Side) -> str:
     """The first few nodes of a placement and their GPUs."""
-    said = []
+    phrases = []
     for name, own in side.nodes.items():
         gpus = sorted(own.ranks, key=own.ranks.__getitem__)
         several = "s" if len(gpus or range(own.kubelet)) > 1 else ""
         known = f"{name} GPU{several} {', '.join(map(str, gpus))}"
-        said.append(known if own.gpus else f"{name}, {own.kubelet} GPU{several}")
-    more = len(said) - MOST_DRAWINGS
-    return "; ".join([*said[:MOST_DRAWINGS], *([f"{more} more nodes"] if more > 0 else [])])
+        phrases.append(known if own.gpus else f"{name}, {own.kubelet} GPU{several}")
+    more = len(phrases) - MOST_DRAWINGS
+    return "; ".join([*phrases[:MOST_DRAWINGS], *([f"{more} more nodes"] if more > 0 else [])])
 
 
 def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side | None:
     """The placement on the first free GPUs by index; None if not all workers fit."""
-    found = proposal.comparison.first_fit if proposal.comparison is not None else None
-    if found is None or proposal.request is None:
+    comparison = proposal.comparison
+    placement = None if comparison is None else comparison.first_fit
+    if comparison is None or placement is None or proposal.request is None:
         return None
-    theirs, best = found.bandwidth, ours.bandwidth
+    theirs, best = comparison.counted(placement), ours.bandwidth
     known = {node.name: node for node in cluster.nodes}
     nodes, rank = {}, 0
-    for name, workers in found.loads.items():
+    for name, workers in placement.loads.items():
         node, size = known[name], workers * proposal.request.gpus
         gpus = () if node.unattributed else members(node.free)[:size]
         ranks = {gpu: rank + at for at, gpu in enumerate(gpus)}
@@ -144,7 +147,7 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
         rank += size
     return _Side(
         who="first fit by index",
-        found=found,
+        found=placement,
         nodes=nodes,
         poor=theirs is not None and best is not None and theirs.point < best.point,
     )
@@ -160,20 +163,21 @@ def _compared(proposal: Proposal, *, same: bool) -> Iterator[str]:
     elif comparison.first_fit is None:
         yield "First fit by index finds no room for all workers."
     empty, spread = (
-        "does not fit" if one is None or one.bandwidth is None else estimates.text(one.bandwidth)
-        for one in (comparison.best_empty, comparison.spread)
+        "does not fit"
+        if (rate := comparison.counted(placement)) is None
+        else estimates.estimate_text(rate)
+        for placement in (comparison.best_empty, comparison.spread)
     )
     yield f"With all GPUs free: {empty}; spread over nodes: {spread}."
 
 
-def _notes(proposal: Proposal, forecast: Forecast, valued: Worth) -> Iterator[str]:
+def _notes(proposal: Proposal, forecast: PlacementForecast, valued: Valuation) -> Iterator[str]:
     """The guarantee of the placement, and its value in other conditions."""
     ours, inside = valued.placement.bandwidth, valued.placement.inside
-    if valued.ours is not None and valued.ours != ours:
-        yield f"The kubelet picks the GPUs: {estimates.text(valued.ours)} at worst."
+    if valued.ours is not None and valued.at_worst:
+        yield f"{estimates.estimate_text(valued.ours)} at worst: {estimates.PICKED}."
     if ours is not None and inside is not None and inside.point > ours.point:
-        joined = estimates.text(inside)
-        yield f"If the workers of a node shared one pod, these GPUs would reach {joined}."
+        yield f"{estimates.estimate_text(inside)} {estimates.SHARED}."
     if forecast.guarantee is not None:
         yield f"{guarantee(forecast)}."
     if proposal.cluster is not None and proposal.cluster.emulated:
@@ -201,7 +205,7 @@ def _panels(sides: Sequence[_Side], cluster: Cluster) -> list[Sheet]:
 
 
 def _nodes(side: _Side, cluster: Cluster) -> Sheet:
-    groups = kinds(side.nodes, cluster)
+    groups = distinct_machines(side.nodes, cluster)
     cells = [_machine(side, *group) for group in groups[:MOST_DRAWINGS]]
     more = sum(len(nodes) for _state, _own, nodes in groups[MOST_DRAWINGS:])
     if more:
@@ -210,10 +214,9 @@ def _nodes(side: _Side, cluster: Cluster) -> Sheet:
     tier = side.found.tier
     if len(side.nodes) == 1 or tier == NODE_TIER:
         return drawn
-    rates = {one.name: one.bandwidth for one in cluster.tiers}
-    network = meets(tier, cluster)
-    if not cluster.guessed(tier):
-        network += f", {number(rates.get(tier, cluster.beyond))} GB/s"
+    network, rate = common_level(tier, cluster), cluster.rate(tier)
+    if rate is not None:
+        network += f", {number(rate)} GB/s"
     return framed(drawn, network, "poor-frame" if side.poor else "on-frame")
 
 
@@ -227,7 +230,7 @@ def _machine(side: _Side, state: State, own: Taken, nodes: Sequence[str]) -> She
     if state.doubt:
         below.append(state.doubt)
     if len(nodes) > 1:
-        below.append(f"also on: {names(nodes[1:], _NAMES)}")
+        below.append(f"also on: {fitting_names(nodes[1:], _NAMES)}")
     room = max(drawn.size[0], LEAST - 40)
     head = lines([(f"{state.machine.name}: {free.what}", "")], room)
-    return stack([head, drawn, lines([(one, "small dim") for one in below], room)], gap=8)
+    return stack([head, drawn, lines([(caption, "small dim") for caption in below], room)], gap=8)

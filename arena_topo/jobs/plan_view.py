@@ -11,13 +11,14 @@ from arena_topo import words
 from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.drawing import machine, network
 from arena_topo.drawing.machine import State
-from arena_topo.drawing.tables import emulated
+from arena_topo.drawing.tables import emulated_note
 from arena_topo.escaping import one_line
-from arena_topo.gang.comparison import Comparison, Counted, Proposal
 from arena_topo.job import MPIJob
-from arena_topo.jobs.view import confirmed, guarantee, worker_value, workers
-from arena_topo.layout import NOTHING, align, number
-from arena_topo.manifests import Forecast, Plan, estimates
+from arena_topo.jobs.proposal import Counted, Proposal, SchedulerComparison
+from arena_topo.jobs.training_view import UNNAMED, training_block, training_json
+from arena_topo.jobs.view import confirmed, guarantee, planned_mark, worker_value, workers
+from arena_topo.layout import NOTHING, align, clock, number
+from arena_topo.manifests import PlacementForecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import BEYOND, NODE_TIER, Placement
@@ -43,7 +44,7 @@ _SMALLEST_RING = 2
 """The smallest ring in which the order of GPUs does not matter."""
 
 
-def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
+def plan_text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     """A proposed placement for a person; empty without one.
 
     Drawings and lists of names have at most `width` columns.
@@ -51,24 +52,39 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
     if plan is None or plan.forecast is None or valued is None or cluster is None:
         return ""
+    times = proposal.training
     blocks = [
         _headline(proposal, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast, rings=not proposal.named),
-        *_machines(taken(plan.forecast, plan.job.gpus), cluster, unicode=unicode, width=width),
-        _bandwidths(proposal, valued, cluster),
+        *_machines(
+            usage_by_node(plan.forecast, plan.job.gpus), cluster, unicode=unicode, width=width
+        ),
+        _bandwidths(proposal, valued, cluster) + ("" if times or not valued.ours else UNNAMED),
+        "" if times is None else training_block(times),
         _rows(proposal, cluster),
+        _patience(proposal),
         _holding(proposal, plan, plan.forecast),
     ]
     return "\n".join(block for block in blocks if block)
 
 
-def _headline(proposal: Proposal, runs: MPIJob, forecast: Forecast) -> str:
+def _headline(proposal: Proposal, runs: MPIJob, forecast: PlacementForecast) -> str:
     asked = proposal.job
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
     how = "" if asked.gputopology else " with --gputopology"
     can = "as named by --on" if proposal.named else f"can be placed now{how}"
-    return f"{asked.name}: {gang(asked)} {can}{in_pods(asked, runs)}, {where}\n"
+    hindered = f"Not now: {proposal.refused.why}\n" if proposal.refused is not None else ""
+    return f"{asked.name}: {gang(asked)} {can}{in_pods(asked, runs)}, {where}\n{hindered}"
+
+
+def _patience(proposal: Proposal) -> str:
+    """What the job would wait for in place of this placement, and until when; empty if nothing."""
+    if proposal.wait is None:
+        return ""
+    who = "It" if proposal.ends else "No controller runs here; with --wait it"
+    until = clock(proposal.wait.until)
+    return f"{who} would wait until {until} for {proposal.wait}; --patience 0 starts now\n"
 
 
 def in_pods(asked: MPIJob, runs: MPIJob) -> str:
@@ -82,9 +98,10 @@ def gang(job: MPIJob) -> str:
     return f"{words.counted(job.workers, 'worker')} x {words.counted(job.gpus, 'GPU')}"
 
 
-def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
+def _workers(job: MPIJob, forecast: PlacementForecast, *, rings: bool) -> str:
     """The table of workers; with `rings` the GPUs are in the order of the solver's ring."""
-    lines = workers(forecast, job.name, slots=max(1, job.gpus))
+    mark = planned_mark(forecast)
+    lines = workers(forecast, job.name, slots=max(1, job.gpus), mark=mark)
     listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
     # If several workers of a node have several GPUs each, NCCL lays its ring through all of them.
     several = [node for _index, node, gpus in forecast.workers if len(gpus) > 1]
@@ -110,7 +127,7 @@ class Taken:
         return gpu_set(self.ranks)
 
 
-def taken(forecast: Forecast, gpus: int) -> dict[NodeName, Taken]:
+def usage_by_node(forecast: PlacementForecast, gpus: int) -> dict[NodeName, Taken]:
     """The part of each node that the workers of a plan take; `gpus` per worker."""
     nodes: dict[NodeName, Taken] = {}
     for index, node, own in sorted(forecast.workers):
@@ -121,35 +138,35 @@ def taken(forecast: Forecast, gpus: int) -> dict[NodeName, Taken]:
     return nodes
 
 
-Kind = tuple[State, Taken, list[NodeName]]
+DrawnMachine = tuple[State, Taken, list[NodeName]]
 """A machine, a job's part of it, and the nodes with the same drawing."""
 
 
-def kinds(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list[Kind]:
+def distinct_machines(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list[DrawnMachine]:
     """The machines of a placement; equal drawings appear once."""
     known = {node.name: node for node in cluster.nodes}
-    found: dict[object, Kind] = {}
+    machines_by_look: dict[object, DrawnMachine] = {}
     for name, own in nodes.items():
         state = State.of(known[name], own.gpus)
         gpus = tuple(replace(gpu, uuid=None) for gpu in state.machine.gpus)
         look = replace(state, machine=replace(state.machine, name="", gpus=gpus))
-        found.setdefault((look, own.kubelet), (state, own, []))[2].append(name)
-    return list(found.values())
+        machines_by_look.setdefault((look, own.kubelet), (state, own, []))[2].append(name)
+    return list(machines_by_look.values())
 
 
 def _machines(
     nodes: Mapping[NodeName, Taken], cluster: Cluster, *, unicode: bool, width: int
 ) -> Iterable[str]:
     """A drawing for each kind of machine and chosen set, up to the limit."""
-    found = kinds(nodes, cluster)
-    for state, own, same in found[:MOST_DRAWINGS]:
-        drawn = machine.draw(state, unicode=unicode, width=width)
+    drawn_machines = distinct_machines(nodes, cluster)
+    for state, own, same in drawn_machines[:MOST_DRAWINGS]:
+        drawn = machine.draw_machine(state, unicode=unicode, width=width)
         if own.kubelet:
             drawn += f"  the kubelet picks {own.kubelet} of them for this job\n"
         if len(same) > 1:
-            drawn += f"  also on: {network.names(same[1:], width - 11)}\n"
+            drawn += f"  also on: {network.fitting_names(same[1:], width - 11)}\n"
         yield drawn
-    more = sum(len(same) for _state, _own, same in found[MOST_DRAWINGS:])
+    more = sum(len(same) for _state, _own, same in drawn_machines[MOST_DRAWINGS:])
     if more:
         yield f"{words.counted(more, 'more node')} not drawn: the table names their GPUs\n"
 
@@ -158,85 +175,104 @@ def _machines(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """A placement valued for its pods as bound; `ours` is the bandwidth they can count on."""
+class Valuation:
+    """A placement valued for its pods as bound; `ours` is the bandwidth they can count on.
+
+    `at_worst`: that is the bandwidth of the slowest GPUs that the kubelet may pick.
+    """
 
     placement: Placement
     ours: Estimate | None
     proof: str
+    at_worst: bool
 
 
-def worth(proposal: Proposal) -> Worth | None:
+def worth(proposal: Proposal) -> Valuation | None:
     """The value of a proposal's placement for its pods; None without a placement."""
     plan = proposal.plan
     if plan is None or plan.placement is None or plan.binding is None:
         return None
-    found = valued_as(plan.placement, proposal.cluster, plan.binding)
-    # The proof holds only for the pods of the search.
-    proof = proved(found) if found is plan.placement else ""
-    return Worth(placement=found, ours=counted_on(found, plan.binding), proof=proof)
+    placement = valued_as(plan.placement, proposal.cluster, plan.binding)
+    # The proof holds only for the pods of the search, and for GPUs that are free.
+    proof = proved(placement) if placement is plan.placement else ""
+    if proposal.refused is not None:
+        proof = "but not now"
+    return Valuation(
+        placement=placement,
+        ours=counted_on(placement, plan.binding),
+        proof=proof,
+        at_worst=plan.forecast is not None and plan.forecast.at_worst,
+    )
 
 
-def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
+def _bandwidths(proposal: Proposal, worth: Valuation, cluster: Cluster) -> str:
     """The bandwidth of the pods, its limit, and the bandwidth of other placements."""
-    placement, ours = found.placement, found.ours
+    placement, ours = worth.placement, worth.ours
     if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU has no peer\n"
-    proof = found.proof and f", {found.proof}"
+    proof = worth.proof and f", {worth.proof}"
     lines = ["Bus bandwidth of an all-reduce:"]
-    facts = _facts(placement, ours, cluster, proof)
+    facts = _facts(worth, ours, cluster, proof)
     lines += [f"  {label:<12}{text}" for label, text in facts]
     comparison = proposal.comparison
     if comparison is None:
         return "".join(f"{line}\n" for line in lines)
     with_it = proposal.job.gputopology or proposal.named
     this = "as planned" if ours != placement.bandwidth else "this placement"
-    rows: list[tuple[str, Placement | None]] = [
-        (this if with_it else "with --gputopology", placement),
-        *([("best, free GPUs", proposal.best)] if proposal.named else []),
+    best = proposal.best
+    rate = None if best is None else best.bandwidth
+    others = [
         ("best, all GPUs free", comparison.best_empty),
         ("first fit by index" if with_it else "without: first fit", comparison.first_fit),
         ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
+    rows: list[tuple[str, Placement | None, Estimate | None]] = [
+        (this if with_it else "with --gputopology", placement, placement.bandwidth),
+        *([("best, free GPUs", best, rate)] if proposal.named else []),
+        *((name, other, comparison.counted(other)) for name, other in others),
+    ]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
     # The next best placements, which are listed below, use the same mark.
-    shown = [*(one for _name, one in rows if one is not None), *proposal.rows]
-    rates = [ours, *(one.bandwidth for one in shown if one.bandwidth is not None)]
-    assumed = dict.fromkeys(note for rate in rates for note in rate.assumed)
+    rates = [ours, *(rate for *_, rate in rows), *(row.bandwidth for row in proposal.rows)]
+    assumed = dict.fromkeys(note for rate in rates if rate is not None for note in rate.assumed)
     if assumed:
         lines.append(f"  * assumed: {'; '.join(assumed)}")
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _facts(
-    placement: Placement, ours: Estimate, cluster: Cluster, proof: str
+    valued: Valuation, ours: Estimate, cluster: Cluster, proof: str
 ) -> Iterator[tuple[str, str]]:
     """The facts about a bandwidth, with the labels that `forecast` uses."""
-    planned, inside = placement.bandwidth, placement.inside
-    assert planned is not None
-    settled = ours == planned
-    held = proof if settled else " at worst: the kubelet picks the GPUs"
-    yield "Bandwidth", f"{estimates.text(ours)}{_doubt(ours)}{held}"
-    yield "Limited by", limited(placement, ours, cluster)
-    if not settled:
-        yield "As planned", f"{estimates.text(planned)}{_doubt(planned)}{proof}"
-    if inside is not None and inside.point > planned.point:
-        joined = f"{estimates.text(inside)}{_doubt(inside)}"
-        yield "Joined", f"{joined}, if the workers of a node shared one pod"
+    placement = valued.placement
+    as_planned, inside = placement.bandwidth, placement.inside
+    assert as_planned is not None
+    held = f" at worst: {estimates.PICKED}" if valued.at_worst else proof
+    yield "Bandwidth", f"{estimates.estimate_text(ours, _doubt(ours))}{held}"
+    yield "Limited by", limited(placement, ours, cluster, at_worst=valued.at_worst)
+    if ours != as_planned:
+        yield "As planned", f"{estimates.estimate_text(as_planned, _doubt(as_planned))}{proof}"
+    if inside is not None and inside.point > as_planned.point:
+        joined = estimates.estimate_text(inside, _doubt(inside))
+        yield "Joined", f"{joined}, {estimates.SHARED}"
 
 
-def _doubt(found: Estimate) -> str:
+def _doubt(estimate: Estimate) -> str:
     """The mark of a bandwidth that is based on assumptions."""
-    return "*" if found.assumed else ""
+    return "*" if estimate.assumed else ""
 
 
-def limited(one: Placement, found: Estimate, cluster: Cluster) -> str:
+def limited(
+    placement: Placement, estimate: Estimate, cluster: Cluster, *, at_worst: bool = False
+) -> str:
     """The limit of a placement's bandwidth, with the NICs of the pods if they are the limit."""
-    nodes = len(one.nodes)
-    cause = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
-    if found.limited_by is not Limit.NICS:
+    regime, part, nodes = str(estimate.regime), str(estimate.limited_by), len(placement.nodes)
+    cause = estimates.bottleneck_text(
+        regime, part, tier=placement.tier, nodes=nodes, at_worst=at_worst
+    )
+    if estimate.limited_by is not Limit.NICS:
         return cause
-    cards = _cards(one, cluster)
+    cards = _cards(placement, cluster)
     return f"{cause}: {cards}" if cards else cause
 
 
@@ -244,69 +280,70 @@ def _cards(placement: Placement, cluster: Cluster) -> str:
     """The NICs of the GPUs on the slowest node: `4 of 50 GB/s a node`; empty if unknown."""
     machines = {node.name: node.machine for node in cluster.nodes}
     chosen: dict[NodeName, set[int]] = {}
-    for one in placement.assignments:
-        machine = machines[one.node]
-        for gpu in one.gpus or range(len(machine.gpus)):
-            chosen.setdefault(one.node, set()).update(nearest_nics(machine, gpu))
+    for assignment in placement.assignments:
+        machine = machines[assignment.node]
+        for gpu in assignment.gpus or range(len(machine.gpus)):
+            chosen.setdefault(assignment.node, set()).update(nearest_nics(machine, gpu))
     used = [[machines[name].nics[card].speed for card in cards] for name, cards in chosen.items()]
-    told = [[speed for speed in speeds if speed is not None] for speeds in used]
-    if not all(told) or list(map(len, told)) != list(map(len, used)):
+    known_speeds = [[speed for speed in speeds if speed is not None] for speeds in used]
+    if not all(known_speeds) or list(map(len, known_speeds)) != list(map(len, used)):
         return ""
-    least = min(told, key=sum)
-    return f"{len(least)} of {estimates.amount(least[0])} GB/s a node"
+    least = min(known_speeds, key=sum)
+    return f"{len(least)} of {estimates.gbps_text(least[0])} GB/s a node"
 
 
 def _compared(
-    rows: Sequence[tuple[str, Placement | None]], ours: float, cluster: Cluster
+    rows: Sequence[tuple[str, Placement | None, Estimate | None]], ours: float, cluster: Cluster
 ) -> list[str]:
     """A table of placements of the same pods: bandwidth, range, ratio and place."""
     cells = [("", *_SPEED, "", "")]
-    for name, one in rows:
-        rate = None if one is None else one.bandwidth
-        if one is None or rate is None:
+    for name, placement, rate in rows:
+        if placement is None or rate is None:
             cells.append((name, "", "", "", "does not fit"))
         else:
             ratio = f"{rate.point / ours:.2f}x"
-            cells.append((name, *_speed(rate), ratio, _place(one, cluster)))
+            cells.append((name, *_speed(rate), ratio, _place(placement, cluster)))
     return _aligned(cells)
 
 
 _SPEED = (f"{'GB/s':>5} ", "RANGE")
 
 
-def _speed(found: Estimate | None) -> tuple[str, str]:
+def _speed(estimate: Estimate | None) -> tuple[str, str]:
     """A bandwidth with its mark of doubt, and its range."""
-    if found is None:
+    if estimate is None:
         return f"{NOTHING:>5} ", ""
-    gbps = f"{estimates.amount(found.point):>5}{_doubt(found) or ' '}"
-    return gbps, estimates.span(found.low, found.high)
+    gbps = f"{estimates.gbps_text(estimate.point):>5}{_doubt(estimate) or ' '}"
+    return gbps, estimates.range_text(estimate.low, estimate.high)
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in align("  " + "\t".join(row) for row in cells).splitlines()]
 
 
-def _place(one: Placement, cluster: Cluster) -> str:
+def _place(placement: Placement, cluster: Cluster) -> str:
     """The place of the workers: `2 + 2, unknown network`; GPUs of several models are marked."""
-    loads = list(one.loads.values())
-    chosen = {*one.loads}
+    loads = list(placement.loads.values())
+    chosen = {*placement.loads}
     models = {node.machine.model for node in cluster.nodes if node.name in chosen} - {None}
-    where = meets(one.tier, cluster) + (", mixes GPU models" if len(models) > 1 else "")
+    where = common_level(placement.tier, cluster) + (
+        ", GPUs of several models" if len(models) > 1 else ""
+    )
     if len(loads) == 1:
         return where
     shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
     return f"{shares}, {where}"
 
 
-def meets(tier: str, cluster: Cluster) -> str:
+def common_level(tier: str, cluster: Cluster) -> str:
     """The nearest common level of the nodes of a placement: `one node`, `one rack`."""
     if tier == NODE_TIER:
         return "one node"
     if tier != BEYOND:
         return f"one {estimates.level(tier)}"
     if cluster.tiers:
-        return "whole network"
-    return "unknown network" if cluster.guessed(tier) else "one network"
+        return "across the whole network"
+    return "unknown network" if cluster.beyond is None else "one network"
 
 
 def _rows(proposal: Proposal, cluster: Cluster) -> str:
@@ -314,12 +351,12 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
     if not proposal.rows:
         return ""
     cells = [("", *_SPEED, "NODES")]
-    for row, one in enumerate(proposal.rows, 1):
-        rate, least = one.bandwidth, _counted(proposal, one)
-        said = f"{'; '.join(_seats(one))}: {meets(one.tier, cluster)}"
+    for row, placement in enumerate(proposal.rows, 1):
+        rate, least = placement.bandwidth, _counted(proposal, placement)
+        sentence = f"{'; '.join(_seats(placement))}: {common_level(placement.tier, cluster)}"
         if least is not None and least != rate:
-            said += f", {estimates.amount(least.point)} at worst"
-        cells.append((f"{row:>3}", *_speed(rate), said))
+            sentence += f", {estimates.gbps_text(least.point)} at worst"
+        cells.append((f"{row:>3}", *_speed(rate), sentence))
     lines = [f"The best {words.counted(len(proposal.rows), 'placement')} on different nodes:"]
     lines += _aligned(cells)
     return "".join(f"{line}\n" for line in lines)
@@ -334,8 +371,8 @@ def _counted(proposal: Proposal, row: Placement) -> Estimate | None:
 def _seats(placement: Placement) -> Iterator[str]:
     """The GPUs of each node: `dgx-0/0,1,5,4`; N/A if the kubelet picks them."""
     gpus: dict[NodeName, list[int]] = {}
-    for one in placement.assignments:
-        gpus.setdefault(one.node, []).extend(one.gpus)
+    for assignment in placement.assignments:
+        gpus.setdefault(assignment.node, []).extend(assignment.gpus)
     for name, some in gpus.items():
         yield f"{name}/{','.join(map(str, some)) or NOTHING}"
 
@@ -343,16 +380,24 @@ def _seats(placement: Placement) -> Iterator[str]:
 def proved(placement: Placement) -> str:
     """The proof of a placement, in words."""
     proof = placement.proof
+    rate = placement.bandwidth
+    among = estimates.relative(
+        rated=proof.rated,
+        guess=rate is not None and rate.guess,
+        regime=None if rate is None else str(rate.regime),
+    )
     if proof.optimal:
-        return "proven best"
-    most = estimates.amount(proof.bound)
-    if placement.bandwidth is not None and estimates.amount(placement.bandwidth.point) == most:
+        return f"proven best{among}"
+    if math.isinf(proof.bound):
+        return "not compared with others, as nothing fits now"
+    most = estimates.gbps_text(proof.bound)
+    if placement.bandwidth is not None and estimates.gbps_text(placement.bandwidth.point) == most:
         # A placement that a person named may need more nodes than necessary.
-        return "no more is possible"
-    return f"at most {most} GB/s is possible"
+        return f"no more is possible{among}"
+    return f"at most {most} GB/s is possible{among}"
 
 
-def _holding(proposal: Proposal, plan: Plan, forecast: Forecast) -> str:
+def _holding(proposal: Proposal, plan: Plan, forecast: PlacementForecast) -> str:
     """The guarantee of the plan, and what would improve it."""
     lines = []
     if forecast.guarantee is not None:
@@ -362,16 +407,16 @@ def _holding(proposal: Proposal, plan: Plan, forecast: Forecast) -> str:
     if plan.hcas:
         names = ", ".join(plan.hcas)
         lines.append(f"NICs for NCCL: {names}, those nearest to the GPUs (NCCL_IB_HCA)")
-    lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
+    lines += [f"Advice: {one_line(hint)}" for hint in proposal.advice]
     if forecast.emulated:
-        lines.append(emulated())
+        lines.append(emulated_note())
     return "".join(f"{line}\n" for line in lines)
 
 
 # ---------------------------------------------------------------- for programs
 
 
-def value(proposal: Proposal) -> dict[str, Any]:
+def plan_json(proposal: Proposal) -> dict[str, Any]:
     """The JSON of `plan`; every key is always present, null if unknown.
 
     `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the placement in
@@ -390,7 +435,11 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
-        "bandwidth": estimates.value(valued.ours, SHARES) if valued and valued.ours else None,
+        "plannedGBps": number(forecast.as_planned) if forecast else None,
+        "atWorst": forecast.at_worst if forecast else None,
+        "bandwidth": estimates.estimate_json(valued.ours, SHARES)
+        if valued and valued.ours
+        else None,
         "guarantee": forecast.guarantee if forecast else None,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
@@ -405,14 +454,24 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "proof": {
             "optimal": forecast.optimal if forecast else None,
             "bound": _finite(plan.placement.proof.bound) if plan and plan.placement else None,
+            "knownNetworks": forecast.rated if forecast else None,
         },
         "refusals": [
-            {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
-            for one in (refused.refusals if refused is not None else ())
+            {
+                "reason": refusal.reason.value,
+                "nodes": refusal.nodes,
+                "example": refusal.example,
+                "reservedFor": refusal.job,
+            }
+            for refusal in (refused.refusals if refused is not None else ())
         ],
         "nearest": refused.nearest if refused is not None else None,
+        "waitsFor": proposal.wait.value if proposal.wait else None,
+        "until": int(proposal.wait.until) if proposal.wait else None,
+        "reservedBy": proposal.reserved_by,
         "comparison": _comparison_value(proposal),
-        "top": [_row_value(proposal, one) for one in proposal.rows],
+        "training": training_json(proposal.training),
+        "top": [_row_value(proposal, row) for row in proposal.rows],
         "advice": list(proposal.advice),
         "notes": list(map(str, proposal.notes)),
         "emulated": proposal.cluster is not None and proposal.cluster.emulated,
@@ -426,23 +485,29 @@ def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
         "nodes": list(placement.nodes),
         "map": placement_map(placement),
         "tier": placement.tier,
-        "bandwidth": None if rate is None else estimates.value(rate, SHARES),
+        "bandwidth": None if rate is None else estimates.estimate_json(rate, SHARES),
         "plannedGBps": _point(placement),
     }
 
 
 def _comparison_value(proposal: Proposal) -> dict[str, Any]:
-    others = proposal.comparison or Comparison(best_empty=None, first_fit=None, spread=None)
+    others = proposal.comparison or SchedulerComparison(
+        best_empty=None, first_fit=None, spread=None
+    )
     return {
         "bestNowGBps": _point(proposal.best),
-        "bestEmptyGBps": _point(others.best_empty),
-        "firstFitGBps": _point(others.first_fit),
-        "spreadGBps": _point(others.spread),
+        "bestEmptyGBps": _gbps(others.counted(others.best_empty)),
+        "firstFitGBps": _gbps(others.counted(others.first_fit)),
+        "spreadGBps": _gbps(others.counted(others.spread)),
     }
 
 
-def _point(one: Placement | None) -> int | float | None:
-    return None if one is None or one.bandwidth is None else number(one.bandwidth.point)
+def _point(placement: Placement | None) -> int | float | None:
+    return None if placement is None else _gbps(placement.bandwidth)
+
+
+def _gbps(rate: Estimate | None) -> int | float | None:
+    return None if rate is None else number(rate.point)
 
 
 def _finite(value: float | None) -> int | float | None:
@@ -452,7 +517,7 @@ def _finite(value: float | None) -> int | float | None:
 # ---------------------------------------------------------------- by numbers alone
 
 
-def counted(counted: Counted, job: MPIJob) -> str:
+def gangs_by_count(counted: Counted, job: MPIJob) -> str:
     """How many gangs fit by numbers alone, for a person."""
     counts = counted.counts
     return (

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from arena_topo.engines import JobStatus
+from arena_topo.engines.goals import state_of
 from arena_topo.escaping import one_line
-from arena_topo.jobs.view import MOST_ROWS, age_of, in_order, lasted, place_of, trouble
+from arena_topo.jobs.view import MAX_WORKER_ROWS, age_of, in_order, lasted, place_of, trouble
 from arena_topo.layout import align, clock, duration, fold, state, table
+from arena_topo.words import portion
 
 
 def running(status: JobStatus) -> tuple[int, int]:
     """The number of a job's pods that run or have completed, and the number of all."""
-    well = sum(one.status in {"Running", "Completed", "Succeeded"} for one in status.instances)
+    well = sum(
+        instance.status in {"Running", "Completed", "Succeeded"} for instance in status.instances
+    )
     return well, len(status.instances)
 
 
@@ -28,24 +32,30 @@ def change(status: JobStatus, *, now: float) -> str:
 
 def news(status: JobStatus) -> str:
     """The phase of a job and its reason, in a sentence."""
-    reason = f": {one_line(status.reason)}" if status.reason else ""
-    return f"The Job {status.name} is {status.phase}{reason}"
+    return f"The Job {state_of(status)}"
 
 
-def screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
+def progress_screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
     """The status of a job in a sentence, and its pods; of many only those that do not run."""
     well, pods = running(status)
     line = f"{status.name} is {state(status.phase.value)}, {duration(lasted(status, now))}"
     if pods:
-        line += f", {well} of {pods} pods run"
+        line += f", {portion(well, pods, 'pod', noun='runs', many='run')}"
     if status.reason and trouble(status) is not None:
         line += f": {one_line(status.reason)}"
     shown = [
-        one for one in in_order(status.instances) if pods <= MOST_ROWS or one.status != "Running"
+        instance
+        for instance in in_order(status.instances)
+        if pods <= MAX_WORKER_ROWS or instance.status != "Running"
     ]
     rows = [
-        (one.name, state(one.status), duration(age_of(one, now)), place_of(one, one.node))
-        for one in shown
+        (
+            instance.name,
+            state(instance.status),
+            duration(age_of(instance, now)),
+            place_of(instance, instance.node),
+        )
+        for instance in shown
     ]
     block = table(("NAME", "STATUS", "AGE", "NODE"), rows, indent="  ") if rows else []
     return align([fold(line, width, indent="    "), *block])

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
-from arena_topo.cli import remembering, stopping
+import typer
+
 from arena_topo.cli.arguments import (
     DOCUMENTS,
     DryRun,
@@ -17,39 +18,34 @@ from arena_topo.cli.arguments import (
     FileFlag,
     Output,
     PictureOutputFlag,
-    document,
+    format_document,
     option,
     output,
+    seats,
 )
-from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import emulating, engine, namespace_of, network
-from arena_topo.cli.options import (
-    PROGRAM,
-    BackendName,
-    Globals,
-    OutputLost,
-    Seconds,
-    display,
-    say,
-    show,
-    spread,
-    tell,
-    warn,
-)
-from arena_topo.cli.terminal import columns, draws
-from arena_topo.engines import Backend, JobStatus, opening
+from arena_topo.cli.console import Console, OutputLost
+from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.options import PROGRAM, BackendName, Seconds
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.site import NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.targets import namespace_of, network_of_option, open_engine
+from arena_topo.engines import JobStatus, engine_choice
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import UsageError
 from arena_topo.gang import Exists
 from arena_topo.job import SKETCH, MPIJob
 from arena_topo.jobs import view
-from arena_topo.jobs.staying import Staying, summarise, wait_for_end
+from arena_topo.jobs.wait_progress import WaitProgress, summarise, wait_for_end
 from arena_topo.manifests import Manifest
-from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.topology import Software
 
 if TYPE_CHECKING:
     from arena_topo.gang.submission import Submitted
     from arena_topo.topology import Cluster
+    from arena_topo.topology.fabric import FabricFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +68,24 @@ class Offline:
         completes="files",
     )
     fabric: FabricFlag = ""
+    no_p2p: NoP2PFlag = False
+    no_gdr: NoGDRFlag = False
+    plugin: PluginFlag = None
     api_version: ApiVersion | None = option(
         None, "Version of the MPIJob to write; else what the cluster serves."
     )
 
+    @property
+    def network(self) -> FabricFile | None:
+        """What the options say of the network and the machines; None for nothing."""
+        site = None
+        if self.no_p2p or self.no_gdr or self.plugin is not None:
+            site = Software(p2p=not self.no_p2p, gdr=not self.no_gdr, plugin=self.plugin)
+        return network_of_option(self.fabric, self.state, site)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class SubmitOptions:
     """Options of a submission that are not about the job."""
 
     dry_run: DryRun | None = option(
@@ -131,8 +138,8 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @_named
-@spread
-def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+@command_from_records
+def submit_mpi(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session) -> None:
     """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.
 
     Examples:
@@ -145,20 +152,20 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
       submit mpi -f job.yaml --dry-run -o yaml
     """
     if how.dry_run is not None:
-        _preview(job, how, offline, everywhere)
+        _preview(job, how, offline, session)
         return
     # --timeout limits the whole command, not each request: the rest of it is for the job's end.
-    asking = replace(everywhere, timeout=None) if how.stays else everywhere
-    backend = engine(asking, image=job.image, fabric=network(offline.fabric))
+    backend = open_engine(session, image=job.image, fabric=offline.network, stays=how.stays)
+    timeout = session.common.timeout
     order = _Order(
         how=how,
-        everywhere=everywhere,
+        session=session,
+        console=session.console,
         backend=backend,
-        namespace=namespace_of(everywhere, backend),
+        namespace=namespace_of(session, backend),
         api=offline.api_version,
-        end=None if everywhere.timeout is None else time.monotonic() + everywhere.timeout,
+        end=None if timeout is None else time.monotonic() + timeout,
     )
-    stopping.limit(everywhere.timeout)
     order.carry_out(job)
 
 
@@ -166,8 +173,9 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
 class _Order:
     """One submission: its options and its engine; `end` is the deadline (monotonic)."""
 
-    how: Submission
-    everywhere: Globals
+    how: SubmitOptions
+    session: Session
+    console: Console
     backend: Backend
     namespace: str
     api: ApiVersion | None
@@ -180,9 +188,14 @@ class _Order:
         made: list[str] = []
         with (
             detaching(
-                self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
+                self.console,
+                self.backend,
+                job.name,
+                self.namespace,
+                exists=lambda: bool(made),
+                creates=True,
             ),
-            Staying(job.name, "is created") as stays,
+            WaitProgress(self.console, job.name, "is created") as stays,
         ):
 
             def announce(names: Sequence[str]) -> None:
@@ -199,7 +212,7 @@ class _Order:
                 watcher=stays.watcher(stay=self.how.stays, end=self.end),
                 announce=announce,
             )
-        with detaching(self.backend, job.name, self.namespace, there=lambda: True):
+        with detaching(self.console, self.backend, job.name, self.namespace, exists=lambda: True):
             if done.found:
                 self._tell_unchanged(job, done)
             else:
@@ -208,6 +221,7 @@ class _Order:
             self._follow(job.name)
         elif self.how.wait:
             wait_for_end(
+                self.console,
                 self.backend,
                 job.name,
                 self.namespace,
@@ -221,20 +235,22 @@ class _Order:
         from arena_topo.jobs import logs  # noqa: PLC0415 - only for who follows
 
         left = self._left()
-        everywhere = replace(
-            self.everywhere,
+        common = replace(
+            self.session.common,
             namespace=self.namespace,
             # The engine is known by now.
             backend=BackendName(self.backend.name),
             timeout=None if left is None else Seconds(left),
         )
-        logs.show_logs(name, logs.Wanted(follow=True), everywhere)
+        logs.show_logs(name, logs.LogsOptions(follow=True), replace(self.session, common=common))
 
     def _ended(self, status: JobStatus) -> None:
         """Print the finished job as a document."""
         if self._prints_end:
             form = self.how.output_format or Output.JSON
-            show(document(view.job_value(status, now=time.time()), form))
+            self.console.write(
+                format_document(view.job_value(status, now=self.console.clock()), form)
+            )
 
     @property
     def _prints_end(self) -> bool:
@@ -245,18 +261,18 @@ class _Order:
         """Print what was created, at once."""
         text = "".join(f"{name} created\n" for name in names)
         if self._names_only:
-            _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
+            _announce(self.console, job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
         elif self.how.output_format is None and self.how.follow:
             # Standard output is for the log.
-            say(text.rstrip("\n"))
+            self.console.info(text.rstrip("\n"))
         elif self.how.output_format is None:
-            _announce(job.name, lambda: text)
-        remembering.created(self.backend, self.namespace, job)
+            _announce(self.console, job.name, lambda: text)
+        self.session.names.created(self.backend, self.namespace, job)
 
     @property
     def _names_only(self) -> bool:
         """Whether only the name of the job goes to stdout."""
-        quiet = self.everywhere.quiet and self.how.output_format is None
+        quiet = self.session.common.quiet and self.how.output_format is None
         return quiet or self.how.output_format is Output.NAME
 
     def _left(self) -> float | None:
@@ -266,48 +282,57 @@ class _Order:
     def _tell(self, job: MPIJob, done: Submitted) -> None:
         document = self.how.output_format
         if document is not None and not self._names_only and not self._prints_end:
-            _announce(job.name, lambda: _printed(done.plan.objects, document))
-        say(f"The Job {job.name} has been submitted successfully")
-        say(
+            _announce(self.console, job.name, lambda: _printed(done.plan.objects, document))
+        self.console.info(f"The Job {job.name} has been submitted successfully")
+        self.console.info(
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
             " to check the job status"
         )
-        summarise(done, waits=self.how.stays)
+        summarise(self.console, done, waits=self.how.stays)
 
-    def _tell_unchanged(self, job: MPIJob, there: Submitted) -> None:
+    def _tell_unchanged(self, job: MPIJob, submitted: Submitted) -> None:
         if self._names_only:
-            show(f"{view.RESOURCE}/{job.name}\n")
+            self.console.write(f"{view.RESOURCE}/{job.name}\n")
         elif self.how.output_format is None:
-            show(f"{view.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
+            self.console.write(
+                f"{view.RESOURCE}/{job.name} {'resumed' if submitted.resumed else 'unchanged'}\n"
+            )
         elif not self._prints_end:
-            show(_printed(there.found, self.how.output_format))
-        say(f"The Job {job.name} is there already, with the very same request")
-        remembering.created(self.backend, self.namespace, job)
+            self.console.write(_printed(submitted.found, self.how.output_format))
+        self.console.info(f"The Job {job.name} is there already, with the very same request")
+        self.session.names.created(self.backend, self.namespace, job)
 
 
-def _announce(name: str, text: Callable[[], str]) -> None:
+def _announce(console: Console, name: str, text: Callable[[], str]) -> None:
     """Print what was created; a lost output is only a warning, as the job exists."""
     try:
-        show(text())
+        console.write(text())
     except (OutputLost, BrokenPipeError) as error:
-        warn(f"the job {name} was created, but not its output: {error}")
+        console.warn(f"the job {name} was created, but not its output: {error}")
 
 
-def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session) -> None:
     from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.gang.config_files import read_config_files  # noqa: PLC0415 - as above
 
-    cluster, backend, namespace = _world(job, offline, everywhere)
+    console = session.console
+    cluster, backend, namespace = _world(job, offline, session)
     plan = planning.plan(
-        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
+        job,
+        backend,
+        namespace=namespace,
+        api=offline.api_version,
+        cluster=cluster,
+        files=read_config_files(job),
     )
-    tell(plan.notes)
+    console.notes(plan.notes)
     if how.dry_run is DryRun.SERVER:
         if backend is None:
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
         for warning in backend.validate(plan):
-            warn(warning)
-    show(_printed(plan.objects, how.output_format or Output.YAML))
-    say(
+            console.warn(warning)
+    console.write(_printed(plan.objects, how.output_format or Output.YAML))
+    console.info(
         "Nothing was created. If you apply this yourself, another submission may take the same"
         " GPUs."
     )
@@ -328,12 +353,13 @@ def _sketched(command: Callable[..., None]) -> Callable[..., None]:
 class Question:
     """Options of `plan`: the question, and the format of the answer."""
 
-    on: str = option(
-        "",
-        "Evaluate this placement instead of the best: the node and the GPUs of each worker. GPUs"
-        " may be in use.",
-        "NODE/GPU,GPU;...",
-    )
+    on: Annotated[
+        str,
+        seats(
+            "Evaluate this placement instead of the best: the node and the GPUs of each worker."
+            " GPUs may be in use."
+        ),
+    ] = ""
     top: int = option(
         1,
         "List the best N placements: each is the best without the nodes of those above it.",
@@ -354,8 +380,8 @@ class Question:
 
 @_named
 @_sketched
-@spread
-def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals) -> None:
+@command_from_records
+def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -> None:
     """Show where the workers of an MPI job would go, and their bandwidth; create nothing.
 
     Examples:
@@ -367,21 +393,23 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
       plan mpi --gpus 2 --workers 2
       --on 'n1/0,3;n1/1,2'
     """
-    from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.jobs import plan_view as plans  # noqa: PLC0415 - reads the solver
+    from arena_topo.jobs.proposal import count_only, propose  # noqa: PLC0415 - as above
 
-    form = asked.output_format
-    cluster, backend, namespace = _world(job, offline, everywhere)
+    console, form = session.console, asked.output_format
+    cluster, backend, namespace = _world(job, offline, session)
     if asked.count_only and (job.gputopology or job.gpus):
-        counts = comparison.count_only(job, backend, cluster)
+        counts = count_only(job, backend, cluster)
         if form is Output.WIDE:
-            display(plans.counted(counts, job))
+            console.screen(plans.gangs_by_count(counts, job))
         else:
-            show(document(plans.counted_value(counts, job, namespace=namespace), form))
+            console.write(
+                format_document(plans.counted_value(counts, job, namespace=namespace), form)
+            )
         if counts.refused is not None:
             raise counts.refused
         return
-    proposal = comparison.propose(
+    proposal = propose(
         job,
         backend,
         namespace=namespace,
@@ -391,33 +419,45 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
         top=asked.top,
     )
     if proposal.plan is not None:
-        tell(proposal.notes)
+        console.notes(proposal.notes)
+    # A placement that cannot be had is drawn all the same, so the error comes before the drawing.
+    refused = proposal.refused if asked.on and form is Output.WIDE else None
+    if refused is not None:
+        console.error(refused)
     if form is Output.SVG:
-        from arena_topo.jobs.plan_picture import drawn  # noqa: PLC0415 - only pictures
+        from arena_topo.jobs.plan_picture import draw_plan  # noqa: PLC0415 - only pictures
 
-        show(drawn(proposal))
+        console.write(draw_plan(proposal))
     elif form is not Output.WIDE:
-        show(document(plans.value(proposal), form))
+        console.write(format_document(plans.plan_json(proposal), form))
     elif proposal.plan is not None and proposal.plan.placement is not None:
-        display(plans.text(proposal, unicode=draws(plain=asked.plain), width=columns()))
+        console.screen(
+            plans.plan_text(
+                proposal, unicode=console.unicode(plain=asked.plain), width=console.drawing_width
+            )
+        )
+    if refused is not None:
+        raise typer.Exit(refused.exit_code)
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:
-        say(f"The job {job.name} asks for no GPUs: add --gpus N.")
+        console.info(f"The job {job.name} asks for no GPUs: add --gpus N.")
 
 
 def _world(
-    job: MPIJob, offline: Offline, everywhere: Globals
+    job: MPIJob, offline: Offline, session: Session
 ) -> tuple[Cluster | None, Backend | None, str]:
     """The cluster of a dump, or the engine, if there is one; and the namespace."""
-    stopping.limit(everywhere.timeout)
-    options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
-    found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)
-    return found.cluster, found.backend, found.namespace
+    session.set_deadline(session.common.timeout)
+    options = replace(session.common.options(), fabric=offline.network)
+    world = engine_choice.world(
+        job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
+    )
+    return world.cluster, world.backend, world.namespace
 
 
 def _printed(objects: Sequence[Manifest], document: Output) -> str:
     if document is Output.NAME:
-        return "".join(f"{object_name(one)}\n" for one in objects)
-    text = to_json(objects) if document is Output.JSON else to_yaml(objects)
+        return "".join(f"{kubectl_name(manifest)}\n" for manifest in objects)
+    text = manifests_json(objects) if document is Output.JSON else manifests_yaml(objects)
     return text if text.endswith("\n") else text + "\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,33 +11,34 @@ from arena_topo import layout
 from arena_topo.cli.arguments import (
     PANEL,
     EverywhereFlag,
-    Kind,
+    JobKind,
     Output,
     OutputFlag,
     PerhapsName,
     TypeFlag,
 )
-from arena_topo.cli.opening import engine, namespace_of, suggesting
-from arena_topo.cli.options import Globals, display, say, show, spread
-from arena_topo.cli.terminal import wrapped
-from arena_topo.cli.watching import RefreshFlag, once, renew
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.refresh import RefreshFlag, once, renew
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import namespace_of, open_engine, suggesting
 from arena_topo.drawing import tables
-from arena_topo.engines import Backend, JobStatus, Phase, metrics
+from arena_topo.engines import JobStatus, Phase, metrics
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
-from arena_topo.jobs import filtering, view
+from arena_topo.jobs import job_order, view
 from arena_topo.topology import natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.view import SeenJob
+    from arena_topo.reasons.seen import SeenJob
 
 
-@spread
+@command_from_records
 def top_job(
     name: PerhapsName,
-    everywhere: Globals,
+    session: Session,
     *,
     all_namespaces: EverywhereFlag = False,
     kind: TypeFlag = None,
@@ -65,74 +64,81 @@ def top_job(
       # How busy the GPUs of a job are
       top job bert
     """
-    backend = engine(everywhere, stays=refresh)
-    namespace = namespace_of(everywhere, backend)
-    heard = once(set())
+    console = session.console
+    backend = open_engine(session, stays=refresh)
+    namespace = namespace_of(session, backend)
+    heard = once(console)
 
     def look() -> tuple[SeenJob, ...]:
         if name:
             with suggesting(name, namespace, backend, kind):
                 status = backend.job(name, namespace)
             return _job(backend, status, instance, heard)
-        if kind is Kind.OTHER:
+        if kind is JobKind.OTHER:
             return ()
         documents = output_format is not Output.WIDE
         within = None if all_namespaces else namespace
-        return filtering.jobs(backend, within, metrics=documents, tell=heard)
+        return job_order.jobs_by_gpus(backend, within, metrics=documents, tell=heard)
 
     def screen(seen: tuple[SeenJob, ...], _width: int | None) -> str:
-        now = time.time()
+        now = console.clock()
         if name:
-            [one] = seen
-            return job(one.status, now=now, instance=instance, samples=one.samples)
-        statuses = [one.status for one in seen]
-        return jobs(statuses, now=now, namespaces=all_namespaces)
+            [seen_job] = seen
+            return top_job_text(
+                seen_job.status, now=now, instance=instance, samples=seen_job.samples
+            )
+        statuses = [seen_job.status for seen_job in seen]
+        return top_jobs_table(statuses, now=now, namespaces=all_namespaces)
+
+    def value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
+        now = console.clock()
+        return [view.job_json(seen_job, now=now) for seen_job in seen]
 
     first = look()
-    forecasts = [one.status.forecast for one in first]
-    emulated = any(one is not None and one.emulated for one in forecasts)
+    forecasts = [seen_job.status.forecast for seen_job in first]
+    emulated = any(forecast is not None and forecast.emulated for forecast in forecasts)
     if emulated and output_format is Output.WIDE:
-        say(tables.emulated())
+        console.info(tables.emulated_note())
     if refresh:
-        renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
+        limit = session.common.timeout
+        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
-        display(screen(first, wrapped(sys.stdout)))
+        console.screen(screen(first, console.width))
     else:
-        show(layout.arenas(_jobs_value(first), yaml=output_format is Output.YAML))
+        console.write(layout.arena_document(value(first), yaml=output_format is Output.YAML))
 
 
 def _job(
     backend: Backend, status: JobStatus, instance: str, heard: Callable[[str], None]
 ) -> tuple[SeenJob, ...]:
-    from arena_topo.reasons.view import SeenJob, measured  # noqa: PLC0415 - only here
+    from arena_topo.reasons.seen import SeenJob, measured  # noqa: PLC0415 - only here
 
-    if instance and instance not in {one.name for one in status.instances}:
+    if instance and instance not in {instance.name for instance in status.instances}:
         raise NotFound(
             f"the job {status.name} has no pod {instance}",
-            hint=", ".join(one.name for one in status.instances) or None,
+            hint=", ".join(instance.name for instance in status.instances) or None,
         )
     return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
 
 
-def jobs(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
+def top_jobs_table(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
     """Arena's table (pkg/training/top_job.go): a line for each job, in the order given.
 
     Below it are the GPUs that running jobs have and request. AGE is arena's word for a job's
     duration; `now` is Unix seconds; `namespaces` adds a first column.
     """
     columns = [
-        (name, (lambda one: str(one.allocated_gpus)) if name == "GPU(Allocated)" else cell)
+        (name, (lambda status: str(status.allocated_gpus)) if name == "GPU(Allocated)" else cell)
         for name, cell in view.job_columns("AGE", now, namespaces=namespaces)
     ]
-    running = [one for one in statuses if one.phase is Phase.RUNNING]
-    counted = (
-        f"{sum(one.allocated_gpus for one in running)}/{sum(one.request_gpus for one in running)}"
-    )
+    running = [status for status in statuses if status.phase is Phase.RUNNING]
+    allocated = sum(status.allocated_gpus for status in running)
+    counted = f"{allocated}/{sum(status.request_gpus for status in running)}"
     total = f"Total Allocated/Requested GPUs of Training Jobs: {counted}"
     return layout.align([*layout.tabulated(columns, statuses), "", total])
 
 
-def job(
+def top_job_text(
     status: JobStatus,
     *,
     now: float,
@@ -152,23 +158,18 @@ def job(
         "  " + "\t".join(header),
         "  " + "\t".join([*("-" * len(word) for word in header[:-1]), "-" * 15]),
     ]
-    told = tuple(samples)
-    for one in sorted(status.instances, key=lambda some: natural(some.name)):
-        if instance not in {"", one.name}:
+    measured_samples = tuple(samples)
+    for pod in sorted(status.instances, key=lambda some: natural(some.name)):
+        if instance not in {"", pod.name}:
             continue
         row = [
-            one.name,
-            layout.drawn(layout.state(one.status)),
-            str(one.gpus),
-            one_line(view.place_of(one, one.node_ip)),
+            pod.name,
+            layout.cell_text(layout.state(pod.status)),
+            str(pod.gpus),
+            one_line(view.address_of(pod)),
         ]
-        for at, cells in enumerate(metrics.cells(status, one, told)):
+        for at, cells in enumerate(metrics.cells(status, pod, measured_samples)):
             lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *cells]))
     total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
     head = view.head(replace(status, model_name="", model_version="", model_source=""), now)
     return head + layout.align(["", "Instances:", *lines, "", "GPUs:", total_line])
-
-
-def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
-    now = time.time()
-    return [view.seen(one, now=now) for one in seen]

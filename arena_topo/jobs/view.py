@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.drawing.tables import emulated
+from arena_topo.drawing.tables import emulated_note
 from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of
+from arena_topo.engines.goals import state_of
 from arena_topo.escaping import one_line
 from arena_topo.layout import (
     NOTHING,
     Cell,
     Column,
     align,
+    cell_text,
     clock,
-    drawn,
     duration,
+    go_bool,
     number,
     state,
     table,
     tabulated,
-    truth,
 )
-from arena_topo.manifests import Binding, Forecast, Guarantee, enforced_by, estimates
+from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
+from arena_topo.manifests.cause import CauseCode
+from arena_topo.words import shortened_cell
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.view import SeenJob
+    from arena_topo.manifests.forecast import Move
+    from arena_topo.reasons.seen import SeenJob
 
 
 TRAINER = "mpijob"
 RESOURCE = "mpijob.kubeflow.org"
 
-HOLDS: Mapping[str, str] = {
-    Guarantee.GPUS: "each worker gets these GPUs",
-    Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
-    Guarantee.ADVISORY: "nothing enforces this plan",
-}
-"""What each guarantee means for the workers."""
-
-UNCONFIRMED = {
-    "admission": "whether a policy places workers could not be tried",
-    "claims": "whether workers get the claims that are meant for them could not be tried",
-    "gates": "whether workers may be patched could not be asked",
-}
-"""The doubt about each binding whose mechanism could not be tested on the cluster."""
-
-
 # ---------------------------------------------------------------- one job
 
 
-def job(
+def job_text(
     status: JobStatus,
     *,
     now: float,
@@ -66,9 +56,9 @@ def job(
     blocks = [head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
-        blocks.append(placement(status.forecast, status.name, slots=slots))
+        blocks.append(placement_rows(status.forecast, status.name, slots=slots))
     elif status.forecast is not None:
-        blocks.append(_unplaced(status.forecast, status.reason))
+        blocks.append(_unplaced(status.forecast, status.reason, status.until))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
         blocks.append(_gpus(status, samples))
     if status.tensorboard:
@@ -96,23 +86,24 @@ def head(status: JobStatus, now: float) -> str:
     fields += [
         (label, value)
         for label, value in (
+            ("Stopped", status.stop_sentence(now)),
             ("ModelName", status.model_name),
             ("ModelVersion", status.model_version),
             ("ModelSource", status.model_source),
         )
         if value
     ]
-    return align(f"{label}:\t{drawn(value)}" for label, value in fields)
+    return align(f"{label}:\t{cell_text(value)}" for label, value in fields)
 
 
 def _instances(status: JobStatus, now: float) -> str:
     columns: list[Column[Instance]] = [
-        ("NAME", lambda one: one.name),
-        ("STATUS", lambda one: state(one.status)),
-        ("AGE", lambda one: duration(age_of(one, now))),
-        ("IS_CHIEF", lambda one: truth(one.chief)),
-        ("GPU(Requested)", lambda one: str(one.gpus)),
-        ("NODE", lambda one: place_of(one, one.node)),
+        ("NAME", lambda instance: instance.name),
+        ("STATUS", lambda instance: state(instance.status)),
+        ("AGE", lambda instance: duration(age_of(instance, now))),
+        ("IS_CHIEF", lambda instance: go_bool(instance.chief)),
+        ("GPU(Requested)", lambda instance: str(instance.gpus)),
+        ("NODE", lambda instance: place_of(instance, instance.node)),
     ]
     return align(["Instances:", *tabulated(columns, in_order(status.instances), indent="  ")])
 
@@ -129,9 +120,9 @@ def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
         "GPU Memory(Used/Total)",
     )
     rows = []
-    for one in in_order(status.instances):
-        pod = (one.name, place_of(one, one.node_ip), str(one.gpus))
-        for cells in metrics.cells(status, one, samples):
+    for instance in in_order(status.instances):
+        pod = (instance.name, address_of(instance), str(instance.gpus))
+        for cells in metrics.cells(status, instance, samples):
             rows.append((*pod, *cells))
             pod = ("", "", "")
     total = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
@@ -147,35 +138,34 @@ def _events(events: Sequence[Event], now: float) -> str:
     by_source = sorted(events, key=lambda event: natural(event.source))
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
-            f"  {one_line(source)}\t{one_line(one.kind)}\t{duration(now - one.when)}"
-            f"\t[{one_line(one.reason)}] {one_line(one.message)}"
-            for one in group
+            f"  {one_line(source)}\t{one_line(event.kind)}\t{duration(now - event.when)}"
+            f"\t[{one_line(event.reason)}] {one_line(event.message)}"
+            for event in group
         ]
         lines.append("")
     return align(lines)
 
 
-MOST_ROWS = 16
+MAX_WORKER_ROWS = 16
 """Workers up to which each has its own row."""
 
 
-def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
+def workers(forecast: PlacementForecast, name: str, *, slots: int, mark: str = "") -> list[str]:
     """A row for each worker, as lines for `align`; for many workers a row for each node.
 
-    `slots` is the number of ranks of each worker; unknown GPUs are `N/A`.
+    `slots` is the number of ranks of each worker; unknown GPUs are `N/A`, the others have a `mark`.
     """
-    own = [[one] for one in sorted(forecast.workers)]
-    if len(own) > MOST_ROWS:
-        runs = groupby(sorted(forecast.workers), key=lambda one: one[1])
+    own = [[worker] for worker in sorted(forecast.workers)]
+    if len(own) > MAX_WORKER_ROWS:
+        runs = groupby(sorted(forecast.workers), key=lambda worker: worker[1])
         own = [list(group) for _node, group in runs]
     # Workers with one GPU each form one ring; others have a ring each.
     between = "," if slots == 1 else " "
     rows = [
         (
-            ranks(run[0][0], slots, last=run[-1][0]),
+            rank_range(run[0][0], slots, last=run[-1][0]),
             run[0][1],
-            between.join(",".join(map(str, gpus)) for _index, _node, gpus in run if gpus)
-            or NOTHING,
+            _gpu_cell([gpus for _index, _node, gpus in run if gpus], between, mark),
             f"{name}-worker-{run[0][0]}{f'..{run[-1][0]}' if len(run) > 1 else ''}",
         )
         for run in own
@@ -183,7 +173,19 @@ def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
     return table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
 
 
-def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None) -> str:
+def _gpu_cell(sets: Sequence[Sequence[int]], between: str, mark: str) -> str:
+    gpus = between.join(",".join(map(str, gpu_set)) for gpu_set in sets)
+    return f"{gpus}{mark}" if gpus else NOTHING
+
+
+def planned_mark(forecast: PlacementForecast) -> str:
+    """The mark of GPUs that a job has only if the kubelet picks them: ` (planned)`; else empty."""
+    return "" if forecast.guarantee in {None, Guarantee.GPUS} else " (planned)"
+
+
+def placement_rows(
+    forecast: PlacementForecast, name: str, *, slots: int, binding: Binding | None = None
+) -> str:
     """The node and GPUs of each rank, the bandwidth, and the guarantee of the placement.
 
     `slots` is the number of ranks of each worker.
@@ -196,39 +198,55 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
     if binding is not None and binding.why:
         lines.append(f"  Why not a stronger guarantee: {one_line(binding.why)}")
     if forecast.emulated:
-        lines.append(f"  {emulated()}")
-    return align(["Placement:", *workers(forecast, name, slots=slots), *lines])
+        lines.append(f"  {emulated_note()}")
+    rows = workers(forecast, name, slots=slots, mark=planned_mark(forecast))
+    return align(["Placement:", *rows, *lines])
 
 
-def guarantee(forecast: Forecast) -> str:
+def move(foreseen: Move, name: str) -> str:
+    """Where a job is and where it would go, with the bandwidth of both."""
+    rows = [("now", foreseen.before), ("placed anew", foreseen.after)]
+    lines = [f"{name}:"]
+    for label, forecast in rows:
+        if forecast is None:
+            where = "nowhere: it waits" if label == "now" else "where the controller decides"
+            lines.append(f"  {label}\t{NOTHING}\t{where}")
+            continue
+        gpus: dict[str, list[int]] = {}
+        for _index, node, own in sorted(forecast.workers):
+            gpus.setdefault(node, []).extend(own)
+        nodes = "; ".join(
+            f"{node}/{','.join(map(str, some))}{planned_mark(forecast)}" if some else node
+            for node, some in gpus.items()
+        )
+        lines.append(f"  {label}\t{estimates.recorded_estimate(forecast) or NOTHING}\t{nodes}")
+    if foreseen.compelled:
+        lines.append(f"  It cannot stay: {foreseen.compelled}")
+    return align(lines)
+
+
+def guarantee(forecast: PlacementForecast) -> str:
     """The guarantee of a placement, its mechanism, and whether that is confirmed."""
-    binding = str(forecast.binding)
-    by = one_line(enforced_by(binding))
-    if not forecast.confirmed:
-        doubt = UNCONFIRMED.get(binding)
-        by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
-    named = one_line(str(forecast.guarantee))
-    # A newer version may have recorded a guarantee of its own.
-    meaning = HOLDS.get(named, "this version of arena-topo does not know what that means")
-    return f"Guarantee: {named}, by {by} ({meaning})"
+    return f"Guarantee: {one_line(estimates.guaranteed(forecast))}"
 
 
-def confirmed(forecast: Forecast | None) -> bool | None:
+def confirmed(forecast: PlacementForecast | None) -> bool | None:
     """Whether the mechanism of a guarantee was tested; None without a guarantee."""
     return None if forecast is None or forecast.guarantee is None else forecast.confirmed
 
 
-def _unplaced(forecast: Forecast, reason: str | None) -> str:
-    """The block of a job without a placement."""
+def _unplaced(forecast: PlacementForecast, reason: str | None, until: float | None) -> str:
+    """The block of a job without a placement; it is patient `until` then (Unix seconds)."""
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
+    lines += [] if until is None else [f"  starts wherever it fits from {clock(until)} on"]
     if forecast.emulated:
-        lines.append(f"  {emulated()}")
+        lines.append(f"  {emulated_note()}")
     return align(lines)
 
 
-def explained(status: JobStatus) -> bool:
-    """Whether the screen of `job` already says why the job does not run."""
+def shows_reason(status: JobStatus) -> bool:
+    """Whether the screen of `job_text` already says why the job does not run."""
     forecast = status.forecast
     return (
         forecast is not None
@@ -241,32 +259,26 @@ def trouble(status: JobStatus) -> str | None:
     """Why a job does not run, in a line; None for a job that runs or has succeeded."""
     if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
         return None
-    return f"The Job {status.name} is {status.phase}: {one_line(status.reason)}"
+    return f"The Job {state_of(status)}"
 
 
-def _bandwidth(forecast: Forecast) -> str:
-    text = estimates.recorded(forecast)
-    if forecast.assumed:
-        text += " assumed"
-    where = estimates.recorded_limit(forecast)
-    if where:
-        text += f", {where}"
+def _bandwidth(forecast: PlacementForecast) -> str:
+    text = estimates.stated(forecast)
+    among = estimates.relative(rated=forecast.rated, guess=forecast.guess, regime=forecast.regime)
     if forecast.optimal:
-        text += " (proven best)"
+        text += f" (proven best{among})"
     elif forecast.optimal is not None and _more_is_possible(forecast):
-        text += f" (at most {estimates.amount(forecast.bound or 0.0)} GB/s is possible)"
-    if forecast.falls_short:
-        inside = estimates.amount(forecast.bus_bandwidth or 0.0)
-        text += f"; {inside} GB/s if the workers of a node shared one pod"
-    return text
+        text += f" (at most {estimates.gbps_text(forecast.bound or 0.0)} GB/s is possible{among})"
+    more = estimates.in_one_pod(forecast)
+    return f"{text}; {more}" if more else text
 
 
-def _more_is_possible(forecast: Forecast) -> bool:
-    bound, usable = forecast.bound, forecast.usable
-    return bound is not None and usable is not None and bound > usable
+def _more_is_possible(forecast: PlacementForecast) -> bool:
+    bound, ours = forecast.bound, forecast.as_planned
+    return bound is not None and ours is not None and bound > ours
 
 
-def ranks(index: int, slots: int, *, last: int | None = None) -> str:
+def rank_range(index: int, slots: int, *, last: int | None = None) -> str:
     """The ranks of a worker, or of the workers up to `last`, as a number or a range."""
     first = index * slots
     end = ((index if last is None else last) + 1) * slots - 1
@@ -289,7 +301,9 @@ def job_value(
         "trainer": TRAINER,
         "tensorboard": status.tensorboard,
         "chiefName": status.chief.name if status.chief else "",
-        "instances": [_instance_value(one, now, samples) for one in in_order(status.instances)],
+        "instances": [
+            _instance_value(instance, now, samples) for instance in in_order(status.instances)
+        ],
         "priority": status.priority,
         "requestGPUs": status.request_gpus,
         "allocatedGPUs": status.allocated_gpus,
@@ -302,32 +316,56 @@ def job_value(
             slots=1 if status.forecast is None else slots_of(status.forecast, status),
         ),
         "runTime": None if (ran := run_time(status, now)) is None else f"{int(ran)}s",
+        "lastStop": _last_stop(status),
         "reason": status.reason,
+        "waitsFor": waits_for_value(status),
+        "until": None if status.until is None else int(status.until),
+        "reservedBy": (status.waits_because(CauseCode.TURN) or {}).get("job"),
         "exitCode": status.exit_code,
     }
 
 
-def _instance_value(one: Instance, now: float, samples: Sequence[GpuSample]) -> dict[str, Any]:
+def waits_for_value(status: JobStatus) -> dict[str, Any] | None:
+    """What a patient job waits for, for JSON: the place and its bandwidth; null for others."""
+    wanted = status.waits_because(CauseCode.PATIENCE)
+    if wanted is None:
+        return None
+    rate = None
+    # Users can edit what is recorded.
+    with suppress(KeyError, ValueError):
+        rate = number(float(wanted["best"]))
+    return {"place": wanted.get("place"), "bandwidthGBps": rate}
+
+
+def _last_stop(status: JobStatus) -> dict[str, Any] | None:
+    if status.last_stop is None:
+        return None
+    from arena_topo.reasons import view  # noqa: PLC0415 - reads the solver
+
+    return view.stop_value(status.last_stop)
+
+
+def _instance_value(instance: Instance, now: float, samples: Sequence[GpuSample]) -> dict[str, Any]:
     measures: dict[str, Any] = {}
     if samples:
         from arena_topo.engines import metrics  # noqa: PLC0415 - only where there are some
 
-        measures = metrics.value(samples, one.name)
+        measures = metrics.gpu_metrics_json(samples, instance.name)
     return {
-        "ip": one.ip,
-        "status": one.status,
-        "name": one.name,
-        "age": f"{int(age_of(one, now))}s",
-        "node": place_of(one, one.node),
-        "nodeIP": place_of(one, one.node_ip),
-        "chief": one.chief,
-        "requestGPUs": one.gpus,
+        "ip": instance.ip,
+        "status": instance.status,
+        "name": instance.name,
+        "age": f"{int(age_of(instance, now))}s",
+        "node": place_of(instance, instance.node),
+        "nodeIP": place_of(instance, instance.node_ip),
+        "chief": instance.chief,
+        "requestGPUs": instance.gpus,
         "gpuMetrics": measures,
-        "creationTimestamp": int(one.created),
+        "creationTimestamp": int(instance.created),
     }
 
 
-def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] | None:
+def placement_value(forecast: PlacementForecast | None, *, slots: int) -> dict[str, Any] | None:
     """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU.
 
     `slots` is the number of ranks of each worker.
@@ -339,6 +377,8 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "state": forecast.state,
         "busBandwidthGBps": number(forecast.bus_bandwidth),
         "usableGBps": number(forecast.usable),
+        "plannedGBps": number(forecast.as_planned),
+        "atWorst": forecast.at_worst,
         "bandwidth": estimates.recorded_value(forecast),
         "guarantee": forecast.guarantee,
         "confirmed": confirmed(forecast),
@@ -347,7 +387,11 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "assumed": forecast.assumed,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
         "workers": [worker_value(*row, slots=slots) for row in rows],
-        "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
+        "proof": {
+            "optimal": forecast.optimal,
+            "bound": number(forecast.bound),
+            "knownNetworks": forecast.rated,
+        },
         "emulated": forecast.emulated,
         "reason": forecast.reason,
     }
@@ -367,7 +411,7 @@ def worker_value(index: int, node: str, gpus: Sequence[int], *, slots: int) -> d
 # ---------------------------------------------------------------- many jobs
 
 
-def jobs(
+def jobs_table(
     statuses: Iterable[JobStatus],
     *,
     now: float,
@@ -396,36 +440,43 @@ def job_lines(
 
 def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobStatus]]:
     """Arena's columns of a list of jobs; `age` is the header of the job's duration."""
-    space: list[Column[JobStatus]] = [("NAMESPACE", lambda one: one.namespace)]
+    space: list[Column[JobStatus]] = [("NAMESPACE", lambda status: status.namespace)]
     return [
         *(space if namespaces else []),
-        ("NAME", lambda one: one.name),
-        ("STATUS", lambda one: state(one.phase.value)),
+        ("NAME", lambda status: status.name),
+        ("STATUS", lambda status: state(status.phase.value)),
         ("TRAINER", lambda _one: TRAINER.upper()),
-        (age, lambda one: duration(lasted(one, now))),
-        ("GPU(Requested)", lambda one: str(one.request_gpus)),
+        (age, lambda status: duration(lasted(status, now))),
+        ("GPU(Requested)", lambda status: str(status.request_gpus)),
         ("GPU(Allocated)", _allocated),
-        ("NODE", lambda one: place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING),
+        ("NODE", lambda status: address_of(status.chief) if status.chief else NOTHING),
     ]
 
 
-def _allocated(one: JobStatus) -> str:
-    return NOTHING if one.phase not in {Phase.PENDING, Phase.RUNNING} else str(one.allocated_gpus)
+def _allocated(status: JobStatus) -> str:
+    return (
+        NOTHING
+        if status.phase not in {Phase.PENDING, Phase.RUNNING}
+        else str(status.allocated_gpus)
+    )
 
 
 def _wide(now: float) -> list[Column[JobStatus]]:
     return [
-        ("RUNTIME", lambda one: NOTHING if (ran := run_time(one, now)) is None else duration(ran)),
+        (
+            "RUNTIME",
+            lambda status: NOTHING if (ran := run_time(status, now)) is None else duration(ran),
+        ),
         ("WORKERS", _shape),
         ("NODES", _nodes),
         ("GB/s", _usable),
-        ("REASON", lambda one: "" if trouble(one) is None else one.reason or ""),
+        ("REASON", lambda status: "" if trouble(status) is None else status.reason or ""),
     ]
 
 
 def _usable(status: JobStatus) -> str:
     usable = status.forecast.usable if status.forecast is not None else None
-    return NOTHING if usable is None else estimates.amount(usable)
+    return NOTHING if usable is None else estimates.gbps_text(usable)
 
 
 _MOST_NODES = 3
@@ -435,15 +486,13 @@ _MOST_NODES = 3
 def _nodes(status: JobStatus) -> str:
     placed = sorted(status.forecast.workers) if status.forecast is not None else ()
     names = [node for _index, node, _gpus in placed] or [
-        one.node for one in _workers(status) if one.node and not one.pending
+        worker.node for worker in _workers(status) if worker.node and not worker.pending
     ]
-    several = list(dict.fromkeys(names))
-    more = len(several) - _MOST_NODES
-    return ",".join(several[:_MOST_NODES]) + (f",+{more}" if more > 0 else "") or NOTHING
+    return shortened_cell(list(dict.fromkeys(names)), _MOST_NODES) or NOTHING
 
 
 def _workers(status: JobStatus) -> list[Instance]:
-    return [one for one in in_order(status.instances) if one.worker is not None]
+    return [instance for instance in in_order(status.instances) if instance.worker is not None]
 
 
 def _shape(status: JobStatus) -> str:
@@ -452,12 +501,12 @@ def _shape(status: JobStatus) -> str:
     if forecast is not None and forecast.workers and status.request_gpus:
         return f"{len(forecast.workers)}x{slots_of(forecast, status)}"
     workers = _workers(status)
-    return f"{len(workers)}x{max(one.gpus for one in workers)}" if workers else NOTHING
+    return f"{len(workers)}x{max(worker.gpus for worker in workers)}" if workers else NOTHING
 
 
 def run_time(status: JobStatus, now: float) -> float | None:
     """Seconds since the pods of a job's last start ran, to its end; None if none has run."""
-    starts = [one.started for one in status.instances if one.started is not None]
+    starts = [instance.started for instance in status.instances if instance.started is not None]
     if not starts:
         return None
     end = now if status.finished is None else status.finished
@@ -471,7 +520,7 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
     """The pods by name, in natural order."""
     from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
 
-    return sorted(instances, key=lambda one: natural(one.name))
+    return sorted(instances, key=lambda instance: natural(instance.name))
 
 
 def lasted(status: JobStatus, now: float) -> float:
@@ -479,30 +528,41 @@ def lasted(status: JobStatus, now: float) -> float:
     return max(0.0, (now if status.finished is None else status.finished) - status.created)
 
 
-def age_of(one: Instance, now: float) -> float:
+def age_of(instance: Instance, now: float) -> float:
     """Seconds that a pod has run, or waited if it has not; 0 where a clock was set back."""
-    if one.pending or one.started is None:
-        return max(0.0, now - one.created)
-    return max(0.0, (now if one.finished is None else one.finished) - one.started)
+    if instance.pending or instance.started is None:
+        return max(0.0, now - instance.created)
+    return max(0.0, (now if instance.finished is None else instance.finished) - instance.started)
 
 
-def place_of(one: Instance, place: str | None) -> str:
+def place_of(instance: Instance, place: str | None) -> str:
     """The node or address of a pod; N/A for a pod without one."""
-    return NOTHING if one.pending or not place else place
+    return NOTHING if instance.pending or not place else place
 
 
-def seen(found: SeenJob, *, now: float) -> dict[str, Any]:
+_LOOPBACK = "127.0.0.1"
+
+
+def address_of(instance: Instance) -> str:
+    """The address of a pod's node, as arena shows; the node's name on the local engine.
+
+    There every node has the address of this machine.
+    """
+    return place_of(instance, instance.node if instance.node_ip == _LOOPBACK else instance.node_ip)
+
+
+def job_json(seen_job: SeenJob, *, now: float) -> dict[str, Any]:
     """A job for JSON, with its drift and its explanation where they are known.
 
     Ages are counted to `now`, in Unix seconds.
     """
-    made = job_value(found.status, now=now, samples=found.samples)
-    if not found.drift and found.explanation is None:
+    made = job_value(seen_job.status, now=now, samples=seen_job.samples)
+    if not seen_job.drift and seen_job.explanation is None:
         return made
     from arena_topo.reasons import view  # noqa: PLC0415 - reads the solver
 
-    if found.drift:
-        made["drift"] = [view.difference_value(one) for one in found.drift]
-    if found.explanation is not None:
-        made["explanation"] = view.value(found.explanation)
+    if seen_job.drift:
+        made["drift"] = [view.difference_value(difference) for difference in seen_job.drift]
+    if seen_job.explanation is not None:
+        made["explanation"] = view.explanation_json(seen_job.explanation)
     return made

@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output, names_only
-from arena_topo.cli.detaching import coming_back
-from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, warn
-from arena_topo.engines import JobStatus, waiting
-from arena_topo.engines.waiting import Ending, Goal, Standing, Start
+from arena_topo.cli.console import Console
+from arena_topo.cli.interrupt_message import coming_back
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.refresh import warn_unreachable
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import job_not_found, namespace_of, open_engine
+from arena_topo.engines import JobStatus, goals
+from arena_topo.engines.goals import Ending, Goal, Standing, Start
 from arena_topo.errors import JobNotFound
-from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
-from arena_topo.jobs import view
+from arena_topo.jobs import progress, view
 
 
-@spread
+@command_from_records
 def wait(
     names: Names,
-    everywhere: Globals,
+    session: Session,
     *,
     goal: Annotated[
         Goal,
@@ -41,22 +44,24 @@ def wait(
       # At most ten minutes until it runs
       wait bert --for running --timeout 10m
     """
-    backend = engine(everywhere, repeating=True)
-    namespace = namespace_of(everywhere, backend)
-    brief = names_only(output_format, everywhere)
-    watched = _Watched(namespace=namespace, goal=goal, brief=brief)
+    backend = open_engine(session, repeating=True)
+    namespace, console = namespace_of(session, backend), session.console
+    brief = names_only(output_format, session.common)
+    watched = _Watched(console=console, namespace=namespace, goal=goal, brief=brief)
     left = "The jobs are left as they are."
     if len(names) == 1:
         left = f"The job {names[0]} is left as it is."
-    with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", left):
+    with coming_back(
+        console, f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", left
+    ):
         try:
-            ends = waiting.wait_all(
+            ends = goals.wait_all(
                 backend,
                 names,
                 namespace,
                 goal=goal,
-                timeout=everywhere.timeout,
-                hears=waiting.Listener(
+                timeout=session.common.timeout,
+                hears=goals.Listener(
                     tell=watched.told,
                     waits=watched.waits,
                     ended=watched.ended,
@@ -64,10 +69,10 @@ def wait(
                 ),
             )
         except JobNotFound as error:
-            raise missing(error.name, namespace, backend) from None
-    failed = [wrong for one in ends if (wrong := waiting.failure(one, goal)) is not None]
+            raise job_not_found(error.name, namespace, backend) from None
+    failed = [wrong for ending in ends if (wrong := goals.goal_failure(ending, goal)) is not None]
     for wrong in failed[1:]:
-        complain(wrong)
+        console.error(wrong)
     if failed:
         raise failed[0]
 
@@ -76,6 +81,7 @@ def wait(
 class _Watched:
     """Messages about the jobs while they are awaited."""
 
+    console: Console
     namespace: str
     goal: Goal
     brief: bool
@@ -83,14 +89,14 @@ class _Watched:
     sees: bool = True
 
     def told(self, status: JobStatus) -> None:
-        """A job has changed."""
-        reason = f": {one_line(status.reason)}" if status.reason else ""
-        say(f"The Job {status.name} is {status.phase}{reason}")
+        """A job has changed; how it ended is printed once, as the result or as the error."""
+        if goals.standing(self.goal, status) is Standing.OPEN or not status.phase.over:
+            self.console.info(progress.news(status))
 
     def blind(self, why: str | None) -> None:
         """The server does not answer, and why; None once it answers again."""
         if why is not None and self.sees:
-            warn(f"API server not reachable, retrying: {why}")
+            warn_unreachable(self.console, why)
         self.sees = why is None
 
     def waits(self, status: JobStatus, start: Start | None) -> None:
@@ -98,12 +104,14 @@ class _Watched:
         name = status.name
         if start is not None and name not in self.hinted:
             self.hinted.add(name)
-            say(f"  It waits without GPUs; {waiting.starting(start, name, self.namespace)}")
+            self.console.info(
+                f"  It waits without GPUs; {goals.starting(start, name, self.namespace)}"
+            )
 
-    def ended(self, one: Ending) -> None:
+    def ended(self, ending: Ending) -> None:
         """A job has reached the goal, or can no longer reach it."""
-        if one.standing is Standing.REACHED:
-            finished = one.status if self.goal is Goal.FINISHED else None
+        if ending.standing is Standing.REACHED:
+            finished = ending.status if self.goal is Goal.FINISHED else None
             how = finished.phase.lower() if finished else self.goal
-            name = f"{view.RESOURCE}/{one.name}"
-            show(f"{name}\n" if self.brief else f"{name} {how}\n")
+            name = f"{view.RESOURCE}/{ending.name}"
+            self.console.write(f"{name}\n" if self.brief else f"{name} {how}\n")

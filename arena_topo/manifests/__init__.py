@@ -36,18 +36,29 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 
-FORMAT = "arena-topo.io/format"
+FORMAT_ANNOTATION = "arena-topo.io/format"
 STATE = "arena-topo.io/state"
+STATES = frozenset({"waiting", "placed", "held"})
+"""The states of a gang that this version knows; a later version may have recorded another."""
 MAP = "arena-topo.io/placement"
 """On a job: its recorded placement. On its worker template: the map for the admission policy."""
 RECORDED = "arena-topo.io/recorded"
 """When the placement was recorded, by the server's clock (RFC 3339)."""
+RESERVED_ANNOTATION = "arena-topo.io/reserved"
+"""On a gang that was stopped, or is about to be: the GPUs that wait for its next start (a map)."""
+HEAD_RESERVATION = "arena-topo.io/head-reservation"
+"""On a gang that waits: what it has reserved as the head of the queue (a time and a map)."""
+WAITS_SINCE = "arena-topo.io/waits-since"
+"""On a gang that a person has let go after a suspension: when that was (RFC 3339)."""
+STOPPED = "arena-topo.io/stopped"
+"""When and why the controller last stopped the gang, and how often it has (JSON)."""
 REQUEST = "arena-topo.io/request"
 """The request to the solver, for a later start (JSON)."""
 ASKED_SHAPE = "arena-topo.io/asked-pod-shape"
 """The --pod-shape `auto` of a job; the shape that was chosen at creation is in its request."""
-TRIES = "arena-topo.io/tries"
-"""How often the whole gang was rolled back after an incomplete start."""
+TRIES_ANNOTATION = "arena-topo.io/tries"
+"""How often the whole gang was rolled back by its own fault: an incomplete start, or another
+eviction by a kubelet."""
 PROPOSED = "arena-topo.io/proposed"
 """On a running job with a record that has not been checked for conflicts yet."""
 INCOMPLETE = "arena-topo.io/incomplete"
@@ -151,15 +162,24 @@ class Mechanisms(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+_SET_DECIDES = frozenset(
+    {"nvlink-mesh", "nvlink-bridge", "bridged-pairs", "pcie", "nvlink-without-ring"}
+)
+"""Regimes, by the values of `bandwidth.Regime`, in which some sets of GPUs of a node are slower."""
+
+
+class PlacementForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a placement on the job itself.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
     without a placement. `usable` is the estimate for these pods under the guarantee of the
     binding, `low` to `high` its 80 % range, `regime` the model behind it and `limited_by` the
-    bottleneck (`bandwidth.Estimate`). `bus_bandwidth` is the estimate for the same GPUs if all pods
-    of a node were one host. `optimal`: proven that no placement gives these pods more; `bound` is
-    an upper bound. `assumed`: the estimate uses default values for unknown facts.
+    bottleneck (`bandwidth.Estimate`). `planned` is the estimate for the planned GPUs, if the
+    kubelet may pick slower ones. `bus_bandwidth` is the estimate for the same GPUs if all pods of a
+    node were one host. `optimal`: proven that no placement gives these pods more; `bound` is an
+    upper bound; with `rated` both leave out unknown networks between nodes (`solver.Proof`).
+    `assumed`: the estimate uses default values for unknown facts; with `guess` one of them is the
+    network, the GPU model or the links.
     `workers` has (index, node, GPU indexes); the indexes are empty if the kubelet picks them.
     `confirmed` is False if the mechanism of the binding could not be tested: the guarantee holds if
     it works. `cause` is why a gang waits or is held, if that is known.
@@ -169,6 +189,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
     bus_bandwidth: float | None = None
     usable: float | None = None
+    planned: float | None = None
     low: float | None = None
     high: float | None = None
     regime: str | None = None
@@ -179,6 +200,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: bool = True
     optimal: bool | None = None
     bound: float | None = None
+    rated: bool = False
+    guess: bool = False
     emulated: bool = False
     assumed: bool = False
     cause: Cause | None = None
@@ -189,10 +212,27 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.cause is None else str(self.cause)
 
     @property
-    def falls_short(self) -> bool:
-        """Whether these pods get less than their GPUs could give to one host."""
-        ours, usable = self.bus_bandwidth, self.usable
-        return ours is not None and usable is not None and usable < ours
+    def as_planned(self) -> float | None:
+        """GB/s of the planned GPUs; None if they are not known, or are one GPU."""
+        if self.planned is not None or self.at_worst:
+            return self.planned
+        return self.usable
+
+    @property
+    def at_worst(self) -> bool:
+        """Whether `usable` is that of the slowest GPUs that the kubelet may pick."""
+        if self.planned is not None:
+            return True
+        unknown = any(not gpus for _index, _node, gpus in self.workers)
+        return unknown and self.guarantee != Guarantee.GPUS and self.regime in _SET_DECIDES
+
+    @property
+    def kept_apart(self) -> bool:
+        """Whether the same GPUs would give more if the workers of a node shared one pod."""
+        inside, ours = self.bus_bandwidth, self.as_planned
+        nodes = {node for _index, node, _gpus in self.workers}
+        several = len(nodes) < len(self.workers)
+        return several and inside is not None and ours is not None and ours < inside
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,10 +251,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     request: Request | None = None
     placement: Placement | None = None
     binding: Binding | None = None
-    forecast: Forecast | None = None
+    forecast: PlacementForecast | None = None
     waiting: str | None = None
     hcas: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def reserves(state: str) -> bool:
+    """Whether a gang in this state has its recorded GPUs: placed, or in a state not known here."""
+    return state not in {"", "waiting", "held"}
 
 
 def digest(text: str) -> str:

@@ -24,7 +24,7 @@ from arena_topo.manifests import Binding, Guarantee, Mechanisms
 from arena_topo.manifests.claims import missing_quota_line, uuids_of
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Assignment, Placement
-from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
+from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, GPUSet, Node, NodeName, gpu_set
 
 _INSTALL = "an administrator installs it: arena-topo install"
 _PATCHES = (
@@ -288,11 +288,14 @@ def leaves_choice(binding: Binding) -> bool:
     return binding.name != "claims" and not binding.inject and binding.guarantee is Guarantee.NODE
 
 
+def is_certain(node: Node, gpus: GPUSet) -> bool:
+    """Whether pods can be sure of these GPUs of a node: by claims, by injection, or as its all."""
+    return node.pins or gpus == node.healthy
+
+
 def _is_dedicated(node: Node | None) -> bool:
     """Whether GPUs may be injected into containers of this node."""
-    if node is None or not node.dedicated:
-        return False
-    return not node.foreign and not node.unattributed and not node.driver
+    return node is not None and node.pins and not node.driver
 
 
 def _is_whole(worker: Assignment, case: _Case) -> bool:

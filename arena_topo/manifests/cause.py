@@ -1,6 +1,6 @@
 """Why a gang waits, was withdrawn, rolled back or suspended: a code with parameters, as data.
 
-It is recorded on the job beside its sentence, which older versions show; programs read the code.
+It is recorded on the job beside its sentence, for versions that do not know its code.
 The sentences are in this module alone.
 """
 
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from arena_topo.queueing.patience import PatientWait
 
 
 class CauseCode(StrEnum):
@@ -26,6 +29,7 @@ class CauseCode(StrEnum):
     NOT_RESUMED = "not-resumed"
     OLD_PODS = "old-pods"
     OTHER_QUEUE = "other-queue"
+    PATIENCE = "patience"
     QUOTA = "quota"
     QUOTA_REFUSED = "quota-refused"
     """The API server refused an object of the gang for a quota, in its words."""
@@ -33,6 +37,7 @@ class CauseCode(StrEnum):
     STALLED = "stalled"
     SUSPENDED_BY_OTHERS = "suspended-by-others"
     TURN = "turn"
+    WORKER_DELETED = "worker-deleted"
 
 
 _SENTENCES = {
@@ -42,18 +47,20 @@ _SENTENCES = {
     CauseCode.IMAGE: "{pod}: {text}",
     CauseCode.JOBS_HIDDEN: "the jobs of other namespaces may not be listed, so it is not known"
     " whether these GPUs are free; the controller starts it",
-    CauseCode.NODE_LOST: "node {node} is {state}",
+    CauseCode.NODE_LOST: "node {node} was lost: {state}",
     CauseCode.NOT_RESUMED: "its submission stopped before its start; it waits for its turn",
     CauseCode.OLD_PODS: "the pods of its last run have not ended yet",
     CauseCode.OTHER_QUEUE: "{queue} decides when it starts; then it is placed",
+    CauseCode.PATIENCE: "it waits for {best} GB/s on {place}; less than a third of that is offered",
     CauseCode.QUOTA: "quota {quota} of the namespace leaves {left} {resource}, and the gang needs"
     " {needs}",
     CauseCode.QUOTA_REFUSED: "{text}",
-    CauseCode.REPLANNED: "placed anew on request",
+    CauseCode.REPLANNED: "it was stopped by `arena-topo replan`, and starts again",
     CauseCode.STALLED: "no progress for {limit}: {text}",
     CauseCode.SUSPENDED_BY_OTHERS: "it was suspended by other means than arena-topo",
     CauseCode.TURN: "{job} comes first in the queue, and the GPUs that would fit are reserved"
     " for it",
+    CauseCode.WORKER_DELETED: "{pod} was deleted from node {node}{state}",
 }
 
 QUOTAS = frozenset({CauseCode.QUOTA, CauseCode.QUOTA_REFUSED})
@@ -82,6 +89,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 def because(code: CauseCode, **parameters: str) -> Cause:
     """A cause with its parameters."""
     return Cause(code=code.value, parameters=parameters)
+
+
+def patience_cause(wait: PatientWait) -> Cause:
+    """The cause of a gang that waits for a better placement."""
+    assert wait.best.bandwidth is not None
+    best = f"{wait.best.bandwidth.point:.3g}"
+    return because(CauseCode.PATIENCE, best=best, place=wait.place)
 
 
 def in_words(text: str | None) -> Cause | None:

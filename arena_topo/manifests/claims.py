@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from arena_topo.manifests import Binding, Manifest
-from arena_topo.manifests.pinning import worker_template
-from arena_topo.numbers import whole
+from arena_topo.manifests.pins import worker_template
+from arena_topo.numbers import parse_count
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 
@@ -96,7 +96,7 @@ def _claim(
 def _gpus_of(mpijob: Manifest) -> int:
     """The number of GPUs of each worker, from a variable that every job of ours has."""
     env = worker_template(mpijob)["spec"]["containers"][0].get("env") or ()
-    return next((whole(own.get("value")) or 0 for own in env if own.get("name") == "gpus"), 0)
+    return next((parse_count(own.get("value")) or 0 for own in env if own.get("name") == "gpus"), 0)
 
 
 def _metadata(mpijob: Manifest, name: str) -> Manifest:

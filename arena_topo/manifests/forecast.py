@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from arena_topo.bandwidth import Estimate
-from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.manifests import Binding, Guarantee, PlacementForecast
 from arena_topo.manifests.annotations import parse_map, placement_map
-from arena_topo.solver import Placement, valued
-from arena_topo.topology import Cluster
+from arena_topo.solver import Placement, Request, band
+from arena_topo.solver.door import Solver, valued
+from arena_topo.topology import Cluster, NodeName
 
 
 def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
@@ -25,23 +29,28 @@ def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
     return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
 
 
-def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
+def forecast_of(
+    placement: Placement, cluster: Cluster | None, binding: Binding
+) -> PlacementForecast:
     """The forecast of a placement: the bandwidth of these pods, and of joined ones."""
     searched, placement = placement, valued_as(placement, cluster, binding)
     usable, inside = counted_on(placement, binding), placement.inside
     # A proof holds for the pods of the search, and for the planned GPUs.
     same, proof = placement is searched, placement.proof
     estimated: dict[str, Any] = {}
-    if usable is not None:
+    if usable is not None and placement.bandwidth is not None:
+        slower = usable.point < placement.bandwidth.point
         estimated = {
             "usable": _short(usable.point),
+            "planned": _short(placement.bandwidth.point) if slower else None,
             "low": _short(usable.low),
             "high": _short(usable.high),
             "regime": str(usable.regime),
             "limited_by": str(usable.limited_by),
             "assumed": bool(usable.assumed),
+            "guess": usable.guess,
         }
-    return Forecast(
+    forecast = PlacementForecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
         bus_bandwidth=None if inside is None else _short(inside.point),
@@ -51,9 +60,61 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
         confirmed=binding.confirmed,
         optimal=proof.optimal and same and usable == placement.bandwidth,
         bound=_short(proof.bound) if same and math.isfinite(proof.bound) else None,
+        rated=proof.rated and same,
         emulated=cluster is not None and cluster.emulated,
         **estimated,
     )
+    return structs.replace(forecast, optimal=False) if forecast.at_worst else forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """The forecasts of a job before and after it is stopped and placed anew.
+
+    `before` is None for a job without a placement, `after` where only a controller can see all
+    jobs, and decides. `compelled` is why the job cannot stay where it is, as a phrase; empty if it
+    can.
+    """
+
+    before: PlacementForecast | None
+    after: PlacementForecast | None
+    compelled: str = ""
+
+    @property
+    def pays(self) -> bool:
+        """Whether the job has nothing to lose, cannot stay, or gets a higher band of bandwidth."""
+        if self.before is None or self.compelled:
+            return True
+        if self.after is None or self.after.usable is None or self.before.usable is None:
+            return False
+        return band(self.after.usable) > band(self.before.usable)
+
+
+def where_it_is(
+    recorded: PlacementForecast, request: Request, cluster: Cluster, binding: Binding
+) -> tuple[PlacementForecast, str]:
+    """The forecast of a running job on the cluster as it is now, and why it could not start there.
+
+    The second is empty if it could. `recorded` is the forecast of its start, `cluster` has its own
+    GPUs free, and `binding` is that of a new placement, whose pods would be of the same shape.
+    """
+    if recorded.guarantee not in set(Guarantee):
+        return recorded, ""
+    known, solver = recorded.guarantee == Guarantee.GPUS, Solver.of(cluster)
+    # Where the kubelet has picked the GPUs, those in the record may belong to others by now.
+    seats = tuple(
+        (NodeName(node), gpus if known else ()) for _, node, gpus in sorted(recorded.workers)
+    )
+    if hindrances := "; ".join(solver.hindrances(request, seats)):
+        return recorded, hindrances
+    bound = structs.replace(
+        binding,
+        name=str(recorded.binding),
+        guarantee=Guarantee(recorded.guarantee),
+        confirmed=recorded.confirmed,
+    )
+    forecast = forecast_of(solver.value(request, seats), cluster, bound)
+    return structs.replace(forecast, workers=recorded.workers), ""
 
 
 def _short(gbps: float) -> float:

@@ -88,7 +88,7 @@ _IMAGE = re.compile(
 """The name of an image: REPOSITORY/NAME:TAG@DIGEST (github.com/distribution/reference)."""
 
 
-def check(installation: Installation) -> tuple[str, ...]:
+def check_installation(installation: Installation) -> tuple[str, ...]:
     """Notes for a person; UsageError if the image has no name or an invalid one."""
     image, runs = installation.image, installation.controller or installation.agent
     match = _IMAGE.fullmatch(image)
@@ -107,7 +107,7 @@ def check(installation: Installation) -> tuple[str, ...]:
     return ()
 
 
-def text(installation: Installation) -> str:
+def installation_yaml(installation: Installation) -> str:
     """Every object in the order of creation, as YAML with comments."""
     context: dict[str, Any] = {
         **{option.name: getattr(installation, option.name) for option in fields(Installation)},
@@ -116,17 +116,19 @@ def text(installation: Installation) -> str:
         "alive": ALIVE,
     }
     parts = [part for part in _PARTS if context.get(part, True)]
-    return "---\n".join(templates.text(f"install/{part}.yaml.j2", context) for part in parts)
+    return "---\n".join(
+        templates.render_template(f"install/{part}.yaml.j2", context) for part in parts
+    )
 
 
-def objects(installation: Installation) -> tuple[Manifest, ...]:
+def installation_objects(installation: Installation) -> tuple[Manifest, ...]:
     """Every object in the order of creation, as plain values."""
-    return tuple(templates.objects(text(installation)))
+    return tuple(templates.template_objects(installation_yaml(installation)))
 
 
-def everything() -> tuple[Manifest, ...]:
+def all_objects() -> tuple[Manifest, ...]:
     """Every object that any `install` of this version may have created, in that order."""
-    return objects(Installation(image="any", gang=True, ack=True))
+    return installation_objects(Installation(image="any", gang=True, ack=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def rights(role: str) -> tuple[Right, ...]:
     """The rights in a ClusterRole of `install`, one per verb."""
     return tuple(
         Right(verb=verb, group=group, resource=resource, everywhere=role == CLUSTER_READER)
-        for manifest in everything()
+        for manifest in all_objects()
         if manifest["kind"] == "ClusterRole" and manifest["metadata"]["name"] == role
         for rule in manifest["rules"]
         for group in rule["apiGroups"]

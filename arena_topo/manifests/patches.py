@@ -4,31 +4,35 @@ Every patch begins with `test` operations on the state that its author has read:
 suspended, and its record. If the state has changed, the server answers 422 and changes nothing:
 optimistic locking, and the only mutual exclusion.
 
-    waiting  suspended, no record: reserves nothing
+    waiting  suspended, no record: reserves nothing, or, after it was stopped, what waits for it
     placed   suspended with a record, or resumed by one: reserves the GPUs of the record
     held     suspended by a user: reserves nothing, and is resumed by users alone
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from arena_topo.manifests import (
     FORECAST,
+    HEAD_RESERVATION,
     INCOMPLETE,
     MAP,
     PROPOSED,
     RECORDED,
     REQUEST,
+    RESERVED_ANNOTATION,
     STATE,
-    TRIES,
-    Forecast,
+    STOPPED,
+    TRIES_ANNOTATION,
+    WAITS_SINCE,
     Manifest,
+    PlacementForecast,
 )
-from arena_topo.manifests.annotations import annotated
+from arena_topo.manifests.annotations import annotated, stop_note
 from arena_topo.manifests.cause import Cause
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 
 Patch = list[dict[str, Any]]
 
@@ -39,8 +43,13 @@ _UID = "/metadata/uid"
 # A job that is created
 
 
-def suspended(
-    mpijob: Manifest, forecast: Forecast, *, at: str | None, request: str, incomplete: bool = False
+def as_suspended(
+    mpijob: Manifest,
+    forecast: PlacementForecast,
+    *,
+    at: str | None,
+    request: str,
+    incomplete: bool = False,
 ) -> Manifest:
     """The MPIJob to create: suspended, with its state and, if it has one, its record.
 
@@ -52,7 +61,9 @@ def suspended(
     return _created(mpijob, forecast, notes, {"suspend": True})
 
 
-def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: bool) -> Manifest:
+def handed_over(
+    gated: Manifest, forecast: PlacementForecast, *, request: str, suspend: bool
+) -> Manifest:
     """The MPIJob to create for another queue, which starts it: its workers wait at gates.
 
     `suspend`: create it suspended, for queues that do not suspend it themselves.
@@ -61,7 +72,10 @@ def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: b
 
 
 def _created(
-    mpijob: Manifest, forecast: Forecast, notes: Mapping[str, str], suspension: Mapping[str, bool]
+    mpijob: Manifest,
+    forecast: PlacementForecast,
+    notes: Mapping[str, str],
+    suspension: Mapping[str, bool],
 ) -> Manifest:
     metadata, spec = mpijob["metadata"], mpijob["spec"]
     policy = {key: value for key, value in spec.get("runPolicy", {}).items() if key != "suspend"}
@@ -75,12 +89,12 @@ def _created(
 # A job that is stored
 
 
-def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
+def recording(stored: Mapping[str, Any], forecast: PlacementForecast, *, at: str) -> Patch:
     """Record a placement on a suspended job."""
     return _patch(stored, suspended=True, forecast=forecast, notes={RECORDED: at})
 
 
-def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
+def recording_in_place(stored: Mapping[str, Any], forecast: PlacementForecast, *, at: str) -> Patch:
     """Propose a placement on a job that another system has resumed; it is not in effect yet."""
     return _patch(stored, forecast=forecast, notes={RECORDED: at, PROPOSED: "true"})
 
@@ -95,7 +109,8 @@ def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
 
     `placed` is the stored job with its workers pinned.
     """
-    return _patch(stored, suspended=True, to=placed, notes={INCOMPLETE: None}, suspend=False)
+    notes = {INCOMPLETE: None, RESERVED_ANNOTATION: None, HEAD_RESERVATION: None}
+    return _patch(stored, suspended=True, to=placed, notes=notes, suspend=False)
 
 
 def completed(stored: Mapping[str, Any]) -> Patch:
@@ -108,23 +123,78 @@ def waiting(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None) 
     return _patch(stored, suspended=True, to=unpinned, forecast=_without("waiting", cause))
 
 
-def taking_back(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause, tries: int) -> Patch:
-    """Roll back a whole gang that cannot complete: suspend it, with the number of tries."""
-    forecast, notes = _without("waiting", cause), {TRIES: str(tries)}
+def heading(stored: Mapping[str, Any], note: str) -> Patch:
+    """Write what a gang that waits reserves as the head of the queue, as of `reservation_note`."""
+    return _patch(stored, suspended=True, notes={HEAD_RESERVATION: note})
+
+
+def reserving(stored: Mapping[str, Any], places: str | None) -> Patch:
+    """Reserve a placement (a map) for the next start of a gang that runs; None: no longer."""
+    return _patch(stored, suspended=False, notes={RESERVED_ANNOTATION: places})
+
+
+def taking_back(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    cause: Cause,
+    tries: int,
+    *,
+    reserved: str | None = None,
+    at: str | None = None,
+) -> Patch:
+    """Roll back a whole gang: suspend it, with the number of tries.
+
+    `reserved` is the map of the GPUs that wait for its next start. `at` is the server's time (RFC
+    3339) if its owner does not see it stop, so that it is written on the job.
+    """
+    forecast = _without("waiting", cause)
+    notes = {TRIES_ANNOTATION: str(tries), RESERVED_ANNOTATION: reserved} | _stop(stored, cause, at)
     return _patch(
         stored, suspended=False, to=unpinned, forecast=forecast, notes=notes, suspend=True
     )
 
 
-def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None = None) -> Patch:
-    """Suspend a job until a user resumes it; its GPUs are free for others."""
+def holding(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    cause: Cause | None = None,
+    *,
+    at: str | None = None,
+) -> Patch:
+    """Suspend a job until a user resumes it; its GPUs are free for others.
+
+    `at` is as of `taking_back`.
+    """
     forecast = _without("held", cause)
-    return _patch(stored, to=unpinned, forecast=forecast, notes={TRIES: None}, suspend=True)
+    gone = (TRIES_ANNOTATION, RESERVED_ANNOTATION, HEAD_RESERVATION)
+    notes = dict.fromkeys(gone) | _stop(stored, cause, at)
+    return _patch(stored, to=unpinned, forecast=forecast, notes=notes, suspend=True)
 
 
-def releasing(stored: Mapping[str, Any]) -> Patch:
-    """Let a held job wait for its GPUs again."""
-    return _patch(stored, suspended=True, forecast=_without("waiting"), notes={TRIES: None})
+def reviving(stored: Mapping[str, Any]) -> Patch:
+    """Remove the failure of a suspended job from its status: the operator goes on with it."""
+    status, state = stored["status"], _annotations(stored)[STATE]
+    others = [condition for condition in status["conditions"] if condition.get("type") != "Failed"]
+    return [
+        _test(_UID, stored["metadata"]["uid"]),
+        _test(_path(STATE), state),
+        _test(SUSPEND, True),
+        _test("/status/completionTime", status["completionTime"]),
+        _test("/status/conditions", status["conditions"]),
+        {"op": "replace", "path": "/status/conditions", "value": others},
+        {"op": "remove", "path": "/status/completionTime"},
+    ]
+
+
+def _stop(stored: Mapping[str, Any], cause: Cause | None, at: str | None) -> dict[str, str]:
+    return {} if at is None or cause is None else {STOPPED: stop_note(stored, cause, at)}
+
+
+def releasing(stored: Mapping[str, Any], *, at: str) -> Patch:
+    """Let a held job wait for its GPUs again, from the server's time `at` (RFC 3339) on."""
+    since = {WAITS_SINCE: at} if _annotations(stored).get(STATE) == "held" else {}
+    notes = {TRIES_ANNOTATION: None, **since}
+    return _patch(stored, suspended=True, forecast=_without("waiting"), notes=notes)
 
 
 def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
@@ -132,9 +202,9 @@ def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
     return _patch(stored, forecast=_without("waiting", cause))
 
 
-def settled(stored: Mapping[str, Any]) -> Patch:
-    """Reset the tries of a gang that runs."""
-    return _patch(stored, notes={TRIES: None})
+def forgetting(stored: Mapping[str, Any], notes: Iterable[str]) -> Patch:
+    """Remove annotations of a gang that runs: its tries, or what was reserved for it."""
+    return _patch(stored, notes=dict.fromkeys(sorted(notes)))
 
 
 def going(stored: Mapping[str, Any]) -> Patch:
@@ -152,9 +222,9 @@ def stopping(stored: Mapping[str, Any]) -> Patch:
     return [_test(_UID, stored["metadata"]["uid"]), test, step]
 
 
-def _without(state: str, cause: Cause | None = None) -> Forecast:
+def _without(state: str, cause: Cause | None = None) -> PlacementForecast:
     """The forecast of a job without a record."""
-    return Forecast(state=state, cause=cause)
+    return PlacementForecast(state=state, cause=cause)
 
 
 def _patch(
@@ -162,7 +232,7 @@ def _patch(
     *,
     suspended: bool | None = None,
     to: Manifest | None = None,
-    forecast: Forecast | None = None,
+    forecast: PlacementForecast | None = None,
     notes: Mapping[str, str | None] | None = None,
     suspend: bool | None = None,
 ) -> Patch:
@@ -253,4 +323,4 @@ def _contains(stored: Any, expected: Any) -> bool:
 
 def tries_of(stored: Mapping[str, Any]) -> int:
     """How often the gang was rolled back."""
-    return whole(_annotations(stored).get(TRIES)) or 0
+    return parse_count(_annotations(stored).get(TRIES_ANNOTATION)) or 0

@@ -27,9 +27,9 @@ from arena_topo.manifests import (
     GPU_VISIBLE,
     HCA_VARIABLE,
     Binding,
-    Forecast,
     Manifest,
     Mechanisms,
+    PlacementForecast,
     Plan,
     digest,
 )
@@ -39,9 +39,9 @@ from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
-from arena_topo.manifests.pinning import avoiding_reserved, placed
-from arena_topo.manifests.serialize import to_yaml
-from arena_topo.manifests.templates import objects, text
+from arena_topo.manifests.pins import avoiding_reserved, with_pins
+from arena_topo.manifests.serialize import manifests_yaml
+from arena_topo.manifests.templates import render_template, template_objects
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
@@ -50,12 +50,12 @@ from arena_topo.topology.published import SCHEDULE_LABEL
 CHART = "0.28.0"
 """The version of arena's chart that these objects look like; arena reads it back."""
 
-PATIENCE = 7 * 24 * 3600
+LAUNCHER_WAIT = 7 * 24 * 3600
 """Seconds for which a launcher waits for workers that queue for GPUs like any pod. For workers with
 a placement the limit is --gang-timeout."""
 
 
-def plan(
+def build_plan(
     job: MPIJob,
     *,
     namespace: str,
@@ -79,7 +79,7 @@ def plan(
     job, or the namespace has no valid name.
     """
     check_namespace(namespace)
-    check(job, api)
+    check_expressible(job, api)
     pinned = None if waiting is not None else placement
     bound = None if pinned is None else binding or bind(job, pinned, cluster, api, mechanisms)
     first, *others = render(
@@ -95,12 +95,12 @@ def plan(
     forecast, hcas = None, HCAs()
     if waiting is not None:
         emulated = cluster is not None and cluster.emulated
-        forecast = Forecast(state="waiting", cause=in_words(waiting), emulated=emulated)
+        forecast = PlacementForecast(state="waiting", cause=in_words(waiting), emulated=emulated)
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
         hcas = chosen_hcas(job, pinned, cluster, bound)
         effects = taint_effects(pinned, cluster)
-        first = placed(first, pinned, bound, effects=effects, hcas=hcas.names)
+        first = with_pins(first, pinned, bound, effects=effects, hcas=hcas.names)
         others += claims_of(first, pinned, bound, cluster)
     elif kept and job.gpus and not any(label.key == SCHEDULE_LABEL for label in job.selector):
         first = avoiding_reserved(first)
@@ -118,14 +118,14 @@ def plan(
         waiting=waiting,
         hcas=hcas.names,
         notes=(
-            *remarks(job, api),
+            *version_remarks(job, api),
             *([f"--nccl-hca: {HCA_VARIABLE} is not set: {hcas.why}"] if hcas.why else []),
             *(cluster.notes if cluster is not None else ()),
         ),
     )
 
 
-def check(job: MPIJob, api: ApiVersion) -> None:
+def check_expressible(job: MPIJob, api: ApiVersion) -> None:
     """Refuse, with InvalidJob, what one version of MPIJob or Kubernetes itself cannot express."""
     last = f"{job.name}-worker-{job.workers - 1}"
     if len(last) > 63:  # noqa: PLR2004 - a DNS label (RFC 1035)
@@ -212,7 +212,7 @@ def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
     return api.traits.sshd and on_host_network(job)
 
 
-def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
+def version_remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     """Notes about flags that one version of MPIJob treats differently."""
     if not one_per_node(job, api):
         return ()
@@ -248,16 +248,18 @@ def render(
         "resources": _resources(job, resource),
         "suspend": suspend,
         "topology": topology,
-        "patience": int(job.gang_timeout) if topology else PATIENCE,
+        "patience": int(job.gang_timeout) if topology else LAUNCHER_WAIT,
         "host_network": context["host_network"] or (topology and api.traits.arenas),
         "chart": CHART,
-        "values": to_yaml([_flags(job)]),
+        "values": manifests_yaml([_flags(job)]),
         "folders": _folders(job, files),
     }
     names = [f"mpijob/{api.traits.template}", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
         names.append("mpijob/tensorboard.yaml.j2")
-    return tuple(manifest for name in names for manifest in objects(text(name, context)))
+    return tuple(
+        manifest for name in names for manifest in template_objects(render_template(name, context))
+    )
 
 
 def _context(

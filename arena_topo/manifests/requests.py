@@ -12,10 +12,10 @@ from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, Toleration
-from arena_topo.manifests import Manifest
-from arena_topo.manifests.annotations import asked
+from arena_topo.manifests import WAITS_SINCE, Manifest
+from arena_topo.manifests.annotations import recorded_request
 from arena_topo.manifests.versions import version_of
-from arena_topo.topology import GPU_RESOURCES
+from arena_topo.topology import GPU_RESOURCES, published
 from arena_topo.topology.nics import is_rdma
 
 _KEYS = {
@@ -30,13 +30,18 @@ _KEYS = {
     "binding": "binding",
     "podShape": "pod_shape",
     "gangTimeout": "gang_timeout",
+    "patience": "patience",
     "onNodeLoss": "on_node_loss",
     "ncclHca": "nccl_hca",
+    "workload": "workload",
+    "batch": "batch",
+    "gradientBytes": "gradient_bytes",
+    "stepTime": "step_time",
 }
 """The keys of the annotation, and the field of each."""
 
 
-def requested(job: MPIJob) -> str:
+def request_annotation(job: MPIJob) -> str:
     """The annotation of a job: its size, and the placement flags that are not the default."""
     request: dict[str, Any] = {"workers": job.workers, "gpus": job.gpus}
     for key, name in _KEYS.items():
@@ -44,6 +49,16 @@ def requested(job: MPIJob) -> str:
         if value != MPIJob.__dataclass_fields__[name].default:
             request[key] = value if isinstance(value, bool | int | float) else str(value)
     return json.dumps(request, separators=(",", ":"), ensure_ascii=False)
+
+
+def patience_end(mpijob: Manifest, patience: int) -> float:
+    """When the patience of a stored gang ends (Unix seconds), which is so many seconds long.
+
+    It begins when the gang begins to wait: when it was created, or let go after a suspension.
+    """
+    meta = mpijob["metadata"]
+    begun = (meta.get("annotations") or {}).get(WAITS_SINCE) or meta.get("creationTimestamp")
+    return (published.parse_time(begun) or 0.0) + patience
 
 
 def job_of(mpijob: Manifest) -> MPIJob:
@@ -63,7 +78,7 @@ def job_of(mpijob: Manifest) -> MPIJob:
 
 
 def _job_of(mpijob: Manifest) -> MPIJob:
-    request = asked(mpijob)
+    request = recorded_request(mpijob)
     spec = mpijob.get("spec") or {}
     roles = spec.get("mpiReplicaSpecs") or {}
     worker = roles.get("Worker") or spec

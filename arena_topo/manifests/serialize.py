@@ -12,7 +12,7 @@ from arena_topo.layout import yaml_of
 from arena_topo.manifests import Manifest
 
 
-def to_json(objects: Iterable[Manifest]) -> str:
+def manifests_json(objects: Iterable[Manifest]) -> str:
     """The objects as JSON for `kubectl apply -f -`: one object alone, several as a v1 List."""
     listed = list(objects)
     document = (
@@ -22,7 +22,7 @@ def to_json(objects: Iterable[Manifest]) -> str:
     return escaped_in_quotes(text) + "\n"
 
 
-def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+def manifests_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """The objects as YAML documents that YAML 1.1 and 1.2 readers read as the same values."""
     import yaml
 
@@ -65,7 +65,7 @@ def as_json(value: object) -> str:
     return re.sub(r"[^ -~]", escape, json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def object_name(manifest: Manifest) -> str:
+def kubectl_name(manifest: Manifest) -> str:
     """The name of an object for kubectl: `mpijob.kubeflow.org/demo`, `configmap/demo-mpijob`."""
     group, slash, _ = manifest["apiVersion"].partition("/")
     suffix = f".{group}" if slash else ""

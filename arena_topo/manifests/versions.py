@@ -129,10 +129,10 @@ BEST = next(iter(ApiVersion))
 
 def having(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
     """The versions that have a trait, best first."""
-    return tuple(one for one in ApiVersion if trait(one.traits))
+    return tuple(version for version in ApiVersion if trait(version.traits))
 
 
 def version_of(mpijob: Mapping[str, Any]) -> ApiVersion:
     """The version of an MPIJob; the best one if it has no known version."""
     _, _, version = str(mpijob.get("apiVersion")).rpartition("/")
-    return next((one for one in ApiVersion if one == version), BEST)
+    return next((candidate for candidate in ApiVersion if candidate == version), BEST)

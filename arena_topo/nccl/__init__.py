@@ -1,8 +1,9 @@
-"""The facts in NCCL's INFO and WARN lines, as a `Report`; nothing in it is guessed.
+"""The facts in NCCL's INFO and WARN lines, as a `NcclReport`; nothing in it is guessed.
 
-`nccl.reading.Reader` reads the lines, `nccl.measured` the tables of nccl-tests. A fact without a
-line is None or empty here. A transport is not a speed, and `P2P` is not NVLink: NCCL names the
-transport between two GPUs, and only its graph search (`Search`) names the links that it assumed.
+`nccl.line_parser.NcclReader` reads the lines, `nccl.bandwidth_tables` the tables of nccl-tests. A
+fact without a line is None or empty here. A transport is not a speed, and `P2P` is not NVLink: NCCL
+names the transport between two GPUs, and only its graph search (`Search`) names the links that it
+assumed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class RankConnection:
     """One `via` line: the transport of a channel from one rank to another.
 
     `kind` is the transport without its numbers: "P2P/CUMEM", "P2P/IPC", "P2P/direct pointer",
@@ -75,7 +76,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class GraphSearch:
     """The rings of NCCL's graph search (`Pattern` lines, NCCL_DEBUG_SUBSYS=GRAPH).
 
     `inside` and `between` are the worst links that it assumed within a machine and to the network
@@ -106,8 +107,8 @@ class Communicator:
     channels: int | None = None
     rings: Mapping[int, tuple[int | None, ...]] = field(default_factory=dict)
     ring_lines: Mapping[int, str] = field(default_factory=dict, compare=False)
-    searches: tuple[Search, ...] = ()
-    connections: tuple[Connection, ...] = ()
+    searches: tuple[GraphSearch, ...] = ()
+    connections: tuple[RankConnection, ...] = ()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -138,7 +139,7 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class NcclHost:
     """NCCL's choices and findings on a host, by its processes (they may differ: all count).
 
     Each field maps names to the first line with that name: `bootstrap` the interfaces of the
@@ -164,7 +165,7 @@ class Setting:
     line: str = field(default="", compare=False)
 
 
-class Cause(StrEnum):
+class ComplaintCause(StrEnum):
     """The classes of complaints with a known cause (`nccl.causes` has the advice)."""
 
     SHM_FULL = "shm-full"
@@ -197,7 +198,7 @@ class Complaint:
     """
 
     text: str
-    cause: Cause | None
+    cause: ComplaintCause | None
     where: str | None
     hosts: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -206,7 +207,7 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class NcclReport:
     """The result of reading.
 
     Of NCCL's `lines`, `torn` were truncated or mixed up with others, and not used. `versions` are
@@ -216,7 +217,7 @@ class Report:
 
     versions: tuple[str, ...] = ()
     communicators: tuple[Communicator, ...] = ()
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[NcclHost, ...] = ()
     settings: tuple[Setting, ...] = ()
     complaints: tuple[Complaint, ...] = ()
     unplaced: int = 0

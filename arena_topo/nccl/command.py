@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,19 +11,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arena_topo import layout
-from arena_topo.cli.options import PROGRAM, display, remark, say, show, warn
-from arena_topo.cli.terminal import draws, wrapped
-from arena_topo.engines import Backend, JobStatus, slots_of
+from arena_topo.cli.console import Console
+from arena_topo.cli.options import PROGRAM
+from arena_topo.engines import JobStatus, slots_of
+from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.follow import Asked, Waiting
-from arena_topo.joblogs.notices import Note
-from arena_topo.nccl import Report, view
+from arena_topo.joblogs.asked import Asked, End, NoLogYet
+from arena_topo.joblogs.notices import LogNote
+from arena_topo.nccl import NcclReport, view
+from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader
 from arena_topo.nccl.comparison import Planned, promised, reached
-from arena_topo.nccl.findings import Comparison, compare, named
-from arena_topo.nccl.measured import Table, TableReader
-from arena_topo.nccl.reading import Reader
+from arena_topo.nccl.findings import NcclComparison, compare_with_plan, ranks_text
+from arena_topo.nccl.line_parser import NcclReader
 
 _PIECE = 65_536
 """Bytes of a line in a file that are read at once; NCCL's lines are far shorter."""
@@ -38,9 +38,9 @@ _PATIENCE = 10.0
 has begun and is incomplete: a hang is shown, not waited for."""
 
 
-def of_files(names: Sequence[str], *, as_json: bool) -> None:
+def of_files(console: Console, names: Sequence[str], *, as_json: bool) -> None:
     """Show the lines of NCCL in files, `-` being standard input, without a plan."""
-    reader = Reader()
+    reader = NcclReader()
     for name in names:
         speaker = Path(name).stem if len(names) > 1 else ""
         try:
@@ -57,13 +57,18 @@ def of_files(names: Sequence[str], *, as_json: bool) -> None:
     first = "standard input" if names[0] == STDIN else names[0]
     hint = "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO"
     _require_lines(report, first if len(names) == 1 else "these files", hint)
-    _show(compare(report, None), as_json=as_json, unplanned="files belong to no job")
+    _show(
+        console,
+        compare_with_plan(report, None),
+        as_json=as_json,
+        unplanned="files belong to no job",
+    )
 
 
 class Waits(Protocol):
     """The display of what the command waits for."""
 
-    def see(self, waiting: Waiting | None, /) -> None:
+    def see(self, waiting: NoLogYet | None, /) -> None:
         """The present reason to wait; None: no wait."""
 
     def now(self, what: str, /) -> None:
@@ -76,13 +81,14 @@ class Waits(Protocol):
         """Erase the reason from the terminal before other output."""
 
 
-def of_job(
+def show_nccl_of_job(
+    console: Console,
     backend: Backend,
     name: str,
     namespace: str,
     asked: Asked,
-    known: list[JobStatus],
     *,
+    known: list[JobStatus],
     waits: Waits,
     as_json: bool,
     table: bool = False,
@@ -96,16 +102,16 @@ def of_job(
     def store(status: JobStatus) -> None:
         known[:] = [status]
 
-    def output(note: Note) -> None:
+    def output(note: LogNote) -> None:
         waits.hide()
         # Only problems are shown, not the pods that come and go.
         if note.warns or note.turn is None:
-            (warn if note.warns else remark)(note.text)
+            (console.warn if note.warns else console.event)(note.text)
 
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
     lines = follow.Shown(backend, name, namespace, asked, tell=output, seen=store, waits=waits.see)
-    reader, tests = Reader(), TableReader()
+    reader, tests = NcclReader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
     # Streams left before their end are closed here, not by the garbage collector.
@@ -132,12 +138,12 @@ def of_job(
         living = status is not None and not status.phase.over
         _require_lines(report, f"the logs of {name}", hint + (wait if living else ""))
     planned, unplanned = _plan_of(backend, status)
-    comparison = compare(report, planned)
+    comparison = compare_with_plan(report, planned)
     if table:
-        _show_table(tests.tables(), comparison, as_json=as_json)
+        _show_table(console, tests.tables(), comparison, as_json=as_json)
         return None
-    _show(comparison, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
-    return lines.status if lines.end is follow.End.JOB else None
+    _show(console, comparison, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
+    return lines.status if lines.end is End.JOB else None
 
 
 def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None, str]:
@@ -157,7 +163,7 @@ def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None
 class _Progress:
     """Whether NCCL has connected; polled in pauses without new lines."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: NcclReader) -> None:
         self._reader = reader
         self._changed = time.monotonic()
         self._lines = 0
@@ -175,7 +181,7 @@ class _Progress:
         report = self._reader.report()
         main = report.largest
         absent = () if main is None else (*main.missing, *main.incomplete)
-        self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
+        self.left = f"waits: NCCL connects {ranks_text(absent) if absent else 'the ranks'}"
         joined = report.unplaced or any(group.connections for group in report.communicators)
         # A communicator of a single rank has no connections.
         if main is None or absent or not (joined or main.size == 1):
@@ -186,13 +192,15 @@ class _Progress:
         return now - self._changed >= self._wait
 
 
-def _require_lines(report: Report, where: str, hint: str) -> None:
+def _require_lines(report: NcclReport, where: str, hint: str) -> None:
     if report.silent:
         why = "NCCL tells what it does only with NCCL_DEBUG=INFO, and only once ranks have begun"
         raise ArenaError(f"no line of NCCL in {where}", why=why, hint=hint)
 
 
-def _show_table(tests: Sequence[Table], comparison: Comparison, *, as_json: bool) -> None:
+def _show_table(
+    console: Console, tests: Sequence[BandwidthTable], comparison: NcclComparison, *, as_json: bool
+) -> None:
     planned = comparison.observed.planned
     if planned is None:
         raise ArenaError(
@@ -204,10 +212,10 @@ def _show_table(tests: Sequence[Table], comparison: Comparison, *, as_json: bool
     rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in result.table.items()}
     if as_json:
         value = {"node": result.node, "busBandwidth": rates, "bytes": result.size}
-        show(layout.to_json(value) + "\n")
+        console.write(layout.go_json(value) + "\n")
     else:
-        show(json.dumps(rates) + "\n")
-    say(
+        console.write(json.dumps(rates) + "\n")
+    console.info(
         f"Measured on node {result.node} with an all-reduce of {result.size:,} bytes. Publish it:"
         f" {PROGRAM} topology publish {result.node} --bus-bandwidth FILE",
         whole=True,
@@ -215,9 +223,21 @@ def _show_table(tests: Sequence[Table], comparison: Comparison, *, as_json: bool
 
 
 def _show(
-    result: Comparison, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
+    console: Console,
+    result: NcclComparison,
+    *,
+    as_json: bool,
+    unplanned: str,
+    job: str = "",
+    namespace: str = "",
 ) -> None:
     if as_json:
-        show(layout.to_json(view.value(result, job=job, namespace=namespace)) + "\n")
+        console.write(
+            layout.go_json(view.comparison_json(result, job=job, namespace=namespace)) + "\n"
+        )
     else:
-        display(view.text(result, width=wrapped(sys.stdout), unicode=draws(), unplanned=unplanned))
+        console.screen(
+            view.comparison_text(
+                result, width=console.width, unicode=console.unicode(), unplanned=unplanned
+            )
+        )

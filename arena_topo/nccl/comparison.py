@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError
-from arena_topo.manifests import Forecast, Guarantee
-from arena_topo.nccl import Communicator, Report
-from arena_topo.nccl.measured import Table, Unfit, measured
+from arena_topo.manifests import Guarantee, PlacementForecast
+from arena_topo.nccl import Communicator, NcclReport
+from arena_topo.nccl.bandwidth_tables import BandwidthTable, Unfit, bandwidth_of_table
 from arena_topo.topology import Cluster, LinkKind, Machine, natural
 
 MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 """Two ranks, in the direction of the data."""
 
 
-class Place(StrEnum):
+class RelativePlace(StrEnum):
     """The relative place of two ranks, in the words of a sentence."""
 
     POD = "in one pod"
@@ -57,7 +57,7 @@ class Planned:
     `machines` are the known machines, by node.
     """
 
-    forecast: Forecast
+    forecast: PlacementForecast
     workers: tuple[WorkerSlot, ...]
     slots: int
     machines: Mapping[str, Machine] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Observed:
     ranks identify them. `transports` are the transports from rank to rank, most used first.
     """
 
-    def __init__(self, report: Report, planned: Planned | None) -> None:
+    def __init__(self, report: NcclReport, planned: Planned | None) -> None:
         self.report = report
         self.planned = planned
         self.main = report.largest or Communicator(name=None, size=None, ranks=())
@@ -125,7 +125,7 @@ class Observed:
         self.transports = self.main.matrix()
 
     @property
-    def joined(self) -> Counter[tuple[Place, str]]:
+    def joined(self) -> Counter[tuple[RelativePlace, str]]:
         """The number of connected pairs of ranks, by place and most used kind of transport."""
         return Counter((self.place(pair), kinds[0]) for pair, kinds in self.transports.items())
 
@@ -155,19 +155,19 @@ class Observed:
         agree = all(numbered[rank] == slot for rank, slot in slots.items())
         return (numbered, not slots) if agree else (slots, False)
 
-    def place(self, pair: Pair) -> Place:
+    def place(self, pair: Pair) -> RelativePlace:
         """The relative place of two ranks by the plan, else by their host names."""
         source, target = (self.workers.get(rank) for rank in pair)
         if source is not None and target is not None:
             if source.worker == target.worker:
-                return Place.POD
-            return Place.NODE if source.node == target.node else Place.NODES
+                return RelativePlace.POD
+            return RelativePlace.NODE if source.node == target.node else RelativePlace.NODES
         first, second = (self.ranks[rank].host if rank in self.ranks else "" for rank in pair)
         if not first or not second:
-            return Place.UNKNOWN
-        return Place.HOST if first == second else Place.HOSTS
+            return RelativePlace.UNKNOWN
+        return RelativePlace.HOST if first == second else RelativePlace.HOSTS
 
-    def pairs(self, place: Place) -> dict[str, list[Pair]]:
+    def pairs(self, place: RelativePlace) -> dict[str, list[Pair]]:
         """The pairs of ranks at this relative place, by each transport that connects them."""
         by_kind: dict[str, list[Pair]] = {}
         for pair, kinds in self.transports.items():
@@ -235,7 +235,7 @@ class Reached:
     size: int
 
 
-def reached(tables: Iterable[Table], observed: Observed, planned: Planned) -> Reached:
+def reached(tables: Iterable[BandwidthTable], observed: Observed, planned: Planned) -> Reached:
     """The bandwidths that a job's tests reached; of two tests of a set the lower value.
 
     The lines of a test name PCI addresses and CUDA's own numbers, so the plan decides which GPUs of
@@ -253,7 +253,7 @@ def reached(tables: Iterable[Table], observed: Observed, planned: Planned) -> Re
     sizes: list[int] = []
     for test in tables:
         try:
-            rate, size = measured(test)
+            rate, size = bandwidth_of_table(test)
             node, gpus = _place(test, observed, planned)
         except Unfit as error:
             refusals[str(error)] = None
@@ -278,7 +278,9 @@ def reached(tables: Iterable[Table], observed: Observed, planned: Planned) -> Re
     return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
-def _place(table: Table, observed: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
+def _place(
+    table: BandwidthTable, observed: Observed, planned: Planned
+) -> tuple[str, tuple[int, ...]]:
     """The node and the GPUs of a test; Unfit if they are not known."""
     pods = {slot.pod: slot for slot in planned.workers}
     slots = [pods.get(rank.host) for rank in table.ranks]
@@ -291,7 +293,9 @@ def _place(table: Table, observed: Observed, planned: Planned) -> tuple[str, tup
     nodes = {slot.node for slot in workers.values()}
     if len(nodes) > 1:
         raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
-    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in observed.pairs(Place.NODE)):
+    if len(workers) > 1 and not all(
+        kind.startswith("P2P") for kind in observed.pairs(RelativePlace.NODE)
+    ):
         raise Unfit(
             "the ranks are in several pods, so it is the way between pods that was measured"
         )

@@ -16,13 +16,12 @@ from typing import NamedTuple
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Cause, Communicator, Report, causes
-from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
-from arena_topo.topology import UNKNOWN_NETWORK
+from arena_topo.nccl import Communicator, ComplaintCause, NcclReport, causes
+from arena_topo.nccl.comparison import Observed, Pair, Planned, RelativePlace
 from arena_topo.words import shortened
 
 
-class Kind(StrEnum):
+class Aspect(StrEnum):
     """The aspect in which something could be better."""
 
     TRANSPORT = "Transport"
@@ -57,7 +56,7 @@ class Finding:
     `hosts` and `ranks` of a warning are its writers, as far as that is certain.
     """
 
-    kind: Kind
+    kind: Aspect
     got: str
     why: Why
     planned: str | None = None
@@ -68,7 +67,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class NcclComparison:
     """The observed communicator, and its findings, most costly first."""
 
     observed: Observed
@@ -84,7 +83,7 @@ class Comparison:
         )
 
 
-MOST = 1 << 20
+MAX_RANKS_CHARACTERS = 1 << 20
 """Characters of a list of ranks in a sentence: no limit."""
 
 _LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "br-", "cni", "flannel", "cbr")
@@ -96,7 +95,7 @@ _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
 _FUSED = "--pod-shape fused makes one pod of the workers of a node"
 
 
-def compare(report: Report, planned: Planned | None) -> Comparison:
+def compare_with_plan(report: NcclReport, planned: Planned | None) -> NcclComparison:
     """Compare a report with the plan; without a plan only NCCL's own complaints count.
 
     No line appears in two findings.
@@ -112,7 +111,9 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
     absent = [*_ranks(log), *_versions(report)] if report.largest else []
     used = {line for finding in (*differences, *absent) for line in finding.why.lines}
     # NCCL's warnings often explain why ranks are silent or incomplete, so they come first.
-    return Comparison(observed=log, findings=(*differences, *_complaints(report, used), *absent))
+    return NcclComparison(
+        observed=log, findings=(*differences, *_complaints(report, used), *absent)
+    )
 
 
 # ---------------------------------------------------------------- transports
@@ -120,7 +121,11 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
 
 def _transports(log: Observed) -> Iterator[Finding]:
     """Transports within a pod, within a node and between nodes that are worse than planned."""
-    for place, of in ((Place.POD, _in_pod), (Place.NODE, _between_pods), (Place.NODES, _nodes)):
+    for place, of in (
+        (RelativePlace.POD, _in_pod),
+        (RelativePlace.NODE, _between_pods),
+        (RelativePlace.NODES, _nodes),
+    ):
         for kind, pairs in log.pairs(place).items():
             if log.planned is not None:
                 yield from of(log, log.planned, kind, pairs)
@@ -133,7 +138,9 @@ def _in_pod(log: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iter
     if staged and not kind.startswith("P2P"):
         planned = "NVLink" if linked else "one pod"
         why = _why_staged(log, kind, staged)
-        yield Finding(kind=Kind.TRANSPORT, planned=planned, got=kind, pairs=tuple(staged), why=why)
+        yield Finding(
+            kind=Aspect.TRANSPORT, planned=planned, got=kind, pairs=tuple(staged), why=why
+        )
 
 
 def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
@@ -159,7 +166,7 @@ def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) ->
         hint = f"{_FUSED}; --pod-shape shared lets pods share what NCCL needs"
         why = Why(cause, hint, (line,))
     yield Finding(
-        kind=Kind.TRANSPORT,
+        kind=Aspect.TRANSPORT,
         planned="NVLink" if linked else "one node",
         got=kind,
         foretold=plan.forecast.regime in BETWEEN_HOSTS and not shared,
@@ -171,31 +178,23 @@ def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) ->
 def _nodes(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     forecast = plan.forecast
     nvlink = forecast.tier == "nvlink"
-    kind_of, got, hint = Kind.NETWORK, kind, ""
+    kind_of, got, hint = Aspect.NETWORK, kind, ""
     # If NVLink joins machines, every P2P is called MNNVL (src/transport/p2p.cc).
     if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
-        kind_of, planned = Kind.PLACEMENT, "two nodes"
+        kind_of, planned = Aspect.PLACEMENT, "two nodes"
         got = f"{kind}, which only joins GPUs of one machine"
         hint = "compare with arena-topo get JOB: it tells where the pods run"
     elif kind.startswith("NET") and nvlink:
         planned = "NVLink between the nodes"
         hint = "NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?"
-    elif kind == "NET/Socket" and _counts_on_more(plan):
-        rate = forecast.bus_bandwidth if forecast.usable is None else forecast.usable
-        amount = "?" if rate is None else f"{estimates.amount(rate)} GB/s"
+    elif kind == "NET/Socket" and forecast.regime not in {None, Regime.TCP}:
+        amount = "?" if forecast.usable is None else f"{estimates.gbps_text(forecast.usable)} GB/s"
         planned = f"{amount} between nodes" + (f" ({forecast.tier})" if forecast.tier else "")
         got = "NET/Socket, which is TCP"
     else:
         return
     why = Why(None, hint, (log.via(pairs[0], kind),)) if hint else _why_socket(log, pairs)
     yield Finding(kind=kind_of, planned=planned, got=got, pairs=tuple(pairs), why=why)
-
-
-def _counts_on_more(plan: Planned) -> bool:
-    """Whether the plan expects more than TCP; an old record without a regime, by its bandwidth."""
-    if plan.forecast.regime is not None:
-        return plan.forecast.regime != Regime.TCP
-    return (plan.forecast.bus_bandwidth or 0.0) > UNKNOWN_NETWORK
 
 
 def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
@@ -206,10 +205,10 @@ def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
     if variables:
         return _set_by_environment(log, variables)
     for complaint in log.report.complaints:
-        if complaint.cause is Cause.NVLINK_OFF:
+        if complaint.cause is ComplaintCause.NVLINK_OFF:
             advice = causes.advice_for(complaint.cause)
             return Why(advice.why, advice.hint, (complaint.text,))
-        if complaint.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
+        if complaint.cause in {ComplaintCause.P2P_OFF, ComplaintCause.P2P_BROKEN}:
             return Why(
                 "the driver or NCCL found that these GPUs cannot reach each other directly",
                 "look for ACS and IOMMU on the node; nvidia-smi topo -p2p r names such pairs",
@@ -260,7 +259,7 @@ def _links(log: Observed) -> Iterator[Finding]:
     worse = [search for search in log.main.searches if search.inside not in _NVLINKS]
     if rings and all(rings) and worse:
         yield Finding(
-            kind=Kind.TRANSPORT,
+            kind=Aspect.TRANSPORT,
             planned="NVLink",
             got=f"{worse[0].inside} inside the machine, by NCCL's own search",
             why=Why(
@@ -293,7 +292,9 @@ def _gpu_direct(log: Observed) -> Iterator[Finding]:
         if rdma:
             hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF (Linux 5.12, open driver)?"
         why = Why(None, hint, (next(iter(pairs.values())),))
-        quoted = [line.text for line in log.report.complaints if line.cause is Cause.GDR_OFF]
+        quoted = [
+            line.text for line in log.report.complaints if line.cause is ComplaintCause.GDR_OFF
+        ]
         off = ["NCCL_NET_GDR_LEVEL"] if "NCCL_NET_GDR_LEVEL" in log.settings else []
         off += _enabled(log, "NCCL_NET_GDR_DISABLE")
         if off:
@@ -301,7 +302,7 @@ def _gpu_direct(log: Observed) -> Iterator[Finding]:
         elif quoted:
             why = Why(f"NCCL says: {quoted[0]}", hint, (quoted[0],))
         got = got if rdma else f"{kind}, no GDRDMA in the lines"
-        yield Finding(kind=Kind.NETWORK, got=got, pairs=tuple(pairs), why=why)
+        yield Finding(kind=Aspect.NETWORK, got=got, pairs=tuple(pairs), why=why)
 
 
 def _interfaces(log: Observed) -> Iterator[Finding]:
@@ -323,7 +324,9 @@ def _interfaces(log: Observed) -> Iterator[Finding]:
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
             log.set_by("NCCL_SOCKET_IFNAME") if chosen else (lines[name],),
         )
-        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why)
+        yield Finding(
+            kind=Aspect.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why
+        )
 
 
 # ---------------------------------------------------------------- ranks
@@ -344,7 +347,7 @@ def _order(log: Observed) -> Iterator[Finding]:
     channel = max(crossings, key=lambda number: crossings[number], default=-1)
     if crossings.get(channel, 0) > plan.nodes:
         yield Finding(
-            kind=Kind.ORDER,
+            kind=Aspect.ORDER,
             planned=f"{plan.nodes} hops between nodes",
             got=f"{crossings[channel]} in the ring of channel {channel}",
             ranks=tuple(rank for rank in log.main.rings[channel] if rank is not None),
@@ -361,7 +364,7 @@ def _ranks(log: Observed) -> Iterator[Finding]:
     if plan is not None and main.size not in {None, plan.ranks}:
         hint = "mpirun -np, or the hostfile, says how many start; one for each GPU"
         yield Finding(
-            kind=Kind.RANKS,
+            kind=Aspect.RANKS,
             planned=f"{plan.ranks} ranks",
             got=f"{main.size} in the largest communicator",
             why=Why(None, hint, _first_line(main)),
@@ -369,16 +372,16 @@ def _ranks(log: Observed) -> Iterator[Finding]:
     if main.missing:
         hint = "is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
         hint += " NCCL_DEBUG=INFO"
-        got, why = f"no lines of {named(main.missing)}", Why(None, hint, _first_line(main))
-        yield Finding(kind=Kind.RANKS, got=got, ranks=main.missing, why=why)
+        got, why = f"no lines of {ranks_text(main.missing)}", Why(None, hint, _first_line(main))
+        yield Finding(kind=Aspect.RANKS, got=got, ranks=main.missing, why=why)
     for group in log.report.communicators:
         if group.incomplete and (group is main or group.size):
             name = f"communicator {group.name}" if group.name else "another communicator"
             where = "" if group is main else f" in {name} (of {group.size})"
             hint = "NCCL is still connecting, has failed, or the log ends here"
             yield Finding(
-                kind=Kind.RANKS,
-                got=f'no "Init COMPLETE" of {named(group.incomplete)}{where}',
+                kind=Aspect.RANKS,
+                got=f'no "Init COMPLETE" of {ranks_text(group.incomplete)}{where}',
                 ranks=group.incomplete if group is main else (),
                 why=Why(None, hint, _first_line(group, group.incomplete)),
             )
@@ -390,26 +393,26 @@ def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tup
     return tuple(line for line in lines if line)[:1]
 
 
-def _versions(report: Report) -> Iterator[Finding]:
+def _versions(report: NcclReport) -> Iterator[Finding]:
     if len(report.versions) > 1:
         lines = tuple(f"NCCL version {version}" for version in report.versions)
         cause = "the ranks load different libraries of NCCL"
         why = Why(cause, "look at LD_LIBRARY_PATH and the images", lines)
-        yield Finding(kind=Kind.SETTINGS, got=", ".join(report.versions), why=why)
+        yield Finding(kind=Aspect.SETTINGS, got=", ".join(report.versions), why=why)
 
 
-def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
+def _complaints(report: NcclReport, used: Collection[str]) -> Iterator[Finding]:
     """NCCL's own complaints, warnings first, without lines that another finding quotes.
 
     A card without GPU Direct RDMA is left out: NCCL also complains about cards that no rank uses.
     """
     for complaint in sorted(report.complaints, key=lambda complaint: not complaint.warning):
         known = complaint.warning or complaint.cause is not None
-        if known and complaint.cause is not Cause.GDR_OFF and complaint.text not in used:
+        if known and complaint.cause is not ComplaintCause.GDR_OFF and complaint.text not in used:
             advice = causes.advice_on(complaint.text)
             why = Why(advice.why, advice.hint) if advice else Why()
             yield Finding(
-                kind=Kind.WARNING,
+                kind=Aspect.WARNING,
                 got=complaint.text + (f" (x{complaint.count})" if complaint.count > 1 else ""),
                 hosts=tuple(name for name in complaint.hosts if name),
                 ranks=complaint.ranks,
@@ -417,6 +420,6 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
             )
 
 
-def named(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Ranks in words: `rank 3`, `ranks 0-3,7`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks, MOST)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks, MAX_RANKS_CHARACTERS)}"

@@ -8,20 +8,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from arena_topo.drawing.tables import emulated
+from arena_topo.drawing.tables import emulated_note
 from arena_topo.escaping import brief, one_line
 from arena_topo.joblogs.view import spans
 from arena_topo.layout import align, fold, noted, number, table
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Communicator, Host
-from arena_topo.nccl.comparison import Observed, Pair, Place, WorkerSlot
-from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
+from arena_topo.nccl import Communicator, NcclHost
+from arena_topo.nccl.comparison import Observed, Pair, RelativePlace, WorkerSlot
+from arena_topo.nccl.findings import (
+    MAX_RANKS_CHARACTERS,
+    Aspect,
+    Finding,
+    NcclComparison,
+    ranks_text,
+)
 from arena_topo.words import counted, shortened
 
 MOST_COLUMNS = 16
 """The most ranks with a row and a column each; for more ranks the rows are pods."""
 
-MOST_ROWS = 8
+MAX_LISTED = 8
 """The most hosts, rings and settings that are listed; the rest is counted."""
 
 MOST_PAIRS = 4
@@ -34,8 +40,12 @@ _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
 """Abbreviations of these transports of NCCL; others get the first three letters of their name."""
 
 
-def text(
-    comparison: Comparison, *, width: int | None = None, unicode: bool = True, unplanned: str = ""
+def comparison_text(
+    comparison: NcclComparison,
+    *,
+    width: int | None = None,
+    unicode: bool = True,
+    unplanned: str = "",
 ) -> str:
     """The versions, hosts, rings and transports, and the differences from the plan.
 
@@ -50,7 +60,7 @@ def text(
         list(_transports(log, unicode=unicode)),
         [fold(line, width, indent="        ") for line in _verdict(comparison, unplanned)],
         [fold(noted(line), width, indent="  ") for line in _notes(log)],
-        [emulated()] if log.planned is not None and log.planned.forecast.emulated else [],
+        [emulated_note()] if log.planned is not None and log.planned.forecast.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
 
@@ -80,20 +90,20 @@ def _hosts(log: Observed) -> list[str]:
     rows = [
         (
             host.name or "?",
-            spans(ranks.get(host.name, ()), MOST) or "-",
+            spans(ranks.get(host.name, ()), MAX_RANKS_CHARACTERS) or "-",
             *((",".join(sorted(nodes.get(host.name, ()))) or "-",) if nodes else ()),
             ",".join(host.networks) or "?",
             ",".join(host.bootstrap) or "-",
             _devices(host),
         )
-        for host in log.report.hosts[:MOST_ROWS]
+        for host in log.report.hosts[:MAX_LISTED]
     ]
     lines = [line.rstrip() for line in align(table(header, rows)).splitlines()]
-    more = len(log.report.hosts) - MOST_ROWS
+    more = len(log.report.hosts) - MAX_LISTED
     return [*lines, *([f"and {counted(more, 'more host')}"] if more > 0 else [])]
 
 
-def _devices(host: Host) -> str:
+def _devices(host: NcclHost) -> str:
     used = [*host.networks] or ["IB", "Socket"]
     names = [
         *(host.cards if any(name.startswith("IB") for name in used) else ()),
@@ -105,7 +115,7 @@ def _devices(host: Host) -> str:
 def _settings(log: Observed) -> Iterator[str]:
     settings = [f"{setting.name}={brief(setting.value, 60)}" for setting in log.report.settings]
     if settings:
-        yield f"Set by the environment: {shortened(settings, MOST_ROWS)}"
+        yield f"Set by the environment: {shortened(settings, MAX_LISTED)}"
 
 
 # ---------------------------------------------------------------- rings
@@ -120,10 +130,10 @@ def _rings(main: Communicator) -> Iterator[str]:
     elif main.channels:
         yield f"Channels: {main.channels}"
     rows = list(by_ring.items())
-    for ring, channels in rows[:MOST_ROWS]:
-        yield f"  {spans(channels, MOST)}: {ring_text(ring)}"
-    if len(rows) > MOST_ROWS:
-        yield f"  and {counted(len(rows) - MOST_ROWS, 'more ring')}"
+    for ring, channels in rows[:MAX_LISTED]:
+        yield f"  {spans(channels, MAX_RANKS_CHARACTERS)}: {ring_text(ring)}"
+    if len(rows) > MAX_LISTED:
+        yield f"  and {counted(len(rows) - MAX_LISTED, 'more ring')}"
     for rings in main.searches[:1]:
         yield f"  NCCL's search counted on {rings.inside} inside, {rings.between} between machines"
 
@@ -180,7 +190,7 @@ def _transports(log: Observed, *, unicode: bool) -> Iterator[str]:
     if drawn:
         yield heading
         yield from _grid(rows, cells, short, "\N{MIDDLE DOT}" if unicode else ".")
-    places = list(Place)
+    places = list(RelativePlace)
     for (place, kind), joined in sorted(
         log.joined.items(), key=lambda entry: (places.index(entry[0][0]), -entry[1])
     ):
@@ -222,7 +232,7 @@ def _grid(
 # ---------------------------------------------------------------- what differs
 
 
-def _verdict(comparison: Comparison, unplanned: str) -> Iterator[str]:
+def _verdict(comparison: NcclComparison, unplanned: str) -> Iterator[str]:
     log = comparison.observed
     plan = log.planned
     if plan is None:
@@ -250,18 +260,18 @@ def _verdict(comparison: Comparison, unplanned: str) -> Iterator[str]:
 def _finding(index: int, finding: Finding) -> Iterator[str]:
     before = f"planned {finding.planned}, got " if finding.planned is not None else ""
     writers = f" ({pairs_named(finding.pairs)})" if finding.pairs else ""
-    if finding.kind is Kind.WARNING:
+    if finding.kind is Aspect.WARNING:
         writers = _written_by(finding)
     elif finding.foretold:
         before = "as the plan says for separate pods: "
         writers = f", not NVLink{writers}" if finding.planned == "NVLink" else writers
     yield f"{index:>3}. {before}{brief(finding.got)}{writers}"
     cause, hint, lines = finding.why
-    if finding.kind is not Kind.RANKS:
+    if finding.kind is not Aspect.RANKS:
         yield f"     why: {one_line(cause or 'cause not visible in these lines')}"
     if hint is not None:
         yield f"     try: {one_line(hint)}"
-    if lines and finding.kind is not Kind.WARNING:
+    if lines and finding.kind is not Aspect.WARNING:
         yield f"     line: {brief(lines[0], 200)}"
 
 
@@ -270,7 +280,7 @@ def _written_by(finding: Finding) -> str:
     writers = list(map(one_line, finding.hosts[:MOST_PAIRS]))
     more = len(finding.hosts) - MOST_PAIRS
     writers += [counted(more, "more host")] if more > 0 else []
-    writers += [named(finding.ranks)] if finding.ranks else []
+    writers += [ranks_text(finding.ranks)] if finding.ranks else []
     return f" ({', '.join(writers)})" if writers else ""
 
 
@@ -296,7 +306,9 @@ def _notes(log: Observed) -> Iterator[str]:
 # ---------------------------------------------------------------- values
 
 
-def value(comparison: Comparison, *, job: str = "", namespace: str = "") -> dict[str, Any]:
+def comparison_json(
+    comparison: NcclComparison, *, job: str = "", namespace: str = ""
+) -> dict[str, Any]:
     """The comparison for JSON and YAML; null for unknown values. Bandwidths are GB/s."""
     log = comparison.observed
     report, plan = log.report, log.planned

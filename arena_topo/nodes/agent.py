@@ -20,12 +20,12 @@ from dataclasses import replace
 
 from arena_topo.engines import machines
 from arena_topo.engines.heartbeat import beat
-from arena_topo.engines.kubernetes.publishing import Object, Report, Reports
+from arena_topo.engines.kubernetes.topology_report import AgentReport, Object, Reports
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.names import is_subdomain
-from arena_topo.nodes.health import Sight, Watch
-from arena_topo.nodes.kubelet import SOCKET, Device, Holder, PodResources
-from arena_topo.numbers import whole
+from arena_topo.nodes.health import GpuPoll, GpuWatch
+from arena_topo.nodes.kubelet import POD_RESOURCES_SOCKET, PluginDevice, PodDevices, PodResources
+from arena_topo.numbers import parse_count
 from arena_topo.topology import (
     GPU,
     GPU_RESOURCES,
@@ -38,9 +38,9 @@ from arena_topo.topology import (
 INTERVAL = 15.0
 """The default of the seconds between two looks."""
 
-REFRESH = 60.0
+REPORT_SECONDS = 60.0
 """Seconds until an unchanged report is written again, to show that it is fresh; readers consider it
-stale after `published.STALE`."""
+stale after `published.STALE_REPORT_SECONDS`."""
 
 _FIRST_DELAY, _LAST_DELAY = 1.0, 60.0
 """Seconds until the next round after a failure, doubled each time, and their maximum."""
@@ -62,7 +62,7 @@ class Agent:
         node: str,
         *,
         say: Callable[[str], None],
-        socket: str = SOCKET,
+        socket: str = POD_RESOURCES_SOCKET,
     ) -> None:
         if not is_subdomain(node):
             raise UsageError(
@@ -70,7 +70,7 @@ class Agent:
                 hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
             )
         self._reports, self._node, self._say = reports, node, say
-        self._watch = Watch()
+        self._watch = GpuWatch()
         self._kubelet = PodResources(socket)
         self._begun = False
         self._machine: Machine | None = None
@@ -79,7 +79,7 @@ class Agent:
         self._skew = 0.0
         self._troubles: dict[str, str] = {}
         self._reported: tuple[Machine, Mapping[int, str]] | None = None
-        self._written: tuple[Report, float] | None = None
+        self._written: tuple[AgentReport, float] | None = None
 
     def once(self) -> None:
         """Look once and write the report if it is due; ArenaError if a source fails."""
@@ -94,7 +94,7 @@ class Agent:
         offered, holders = self._devices_in_use()
         offered_gpus = {_of_plugin(device, machine, sight) for device in offered} - {None}
         why = {gpu.index: ill for gpu in machine.gpus if (ill := _ill(gpu, sight, offered_gpus))}
-        report = Report(
+        report = AgentReport(
             machine=machine,
             healthy=GPUSet(machine.everything & ~gpu_set(why)),
             allocations=None if holders is None else self._allocations(holders, machine, sight),
@@ -132,7 +132,7 @@ class Agent:
 
     # ------------------------------------------------------------ the machine
 
-    def _sight(self) -> Sight:
+    def _sight(self) -> GpuPoll:
         """The GPUs that answer; none after several failed looks."""
         try:
             sight = self._watch.look()
@@ -140,11 +140,11 @@ class Agent:
             self._blind += 1
             if self._machine is None or self._blind < _BLIND:
                 raise
-            return Sight(uuids={})
+            return GpuPoll(uuids={})
         self._blind = 0
         return sight
 
-    def _machine_of(self, sight: Sight) -> Machine:
+    def _machine_of(self, sight: GpuPoll) -> Machine:
         """The machine of these GPUs."""
         machine = self._machine
         complete = machine is not None and len(sight.uuids) == len(machine.gpus)
@@ -156,7 +156,7 @@ class Agent:
 
     # ------------------------------------------------------------ the kubelet
 
-    def _devices_in_use(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
+    def _devices_in_use(self) -> tuple[tuple[PluginDevice, ...], tuple[PodDevices, ...] | None]:
         """The devices that plugins offer, and the pods that use devices (None: not known)."""
         try:
             answers = self._kubelet.allocatable(), self._kubelet.holders()
@@ -167,7 +167,7 @@ class Agent:
         return answers
 
     def _allocations(
-        self, holders: Iterable[Holder], machine: Machine, sight: Sight
+        self, holders: Iterable[PodDevices], machine: Machine, sight: GpuPoll
     ) -> dict[str, GPUSet]:
         """The GPUs that each pod has from a device plugin."""
         gpus: dict[str, set[int]] = defaultdict(set)
@@ -208,9 +208,13 @@ class Agent:
                 self._say(f"{name} is {now}")
         self._reported = machine, why
 
-    def _write(self, report: Report, at: float) -> None:
+    def _write(self, report: AgentReport, at: float) -> None:
         now = time.monotonic()
-        if self._written is None or self._written[0] != report or now - self._written[1] > REFRESH:
+        if (
+            self._written is None
+            or self._written[0] != report
+            or now - self._written[1] > REPORT_SECONDS
+        ):
             self._reports.write(report, at)
             self._set_clock()
             self._written = report, now
@@ -220,7 +224,7 @@ def _text(error: ArenaError) -> str:
     return error.message + (f" ({error.why})" if error.why else "")
 
 
-def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
+def _ill(gpu: GPU, sight: GpuPoll, offered: Collection[int | None]) -> str | None:
     """The problem of a GPU, None if healthy; `offered` are the GPUs of its device plugin."""
     if gpu.uuid and gpu.uuid in sight.ill:
         return sight.ill[gpu.uuid]
@@ -231,7 +235,7 @@ def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
     return "its device plugin does not offer it" if missing else None
 
 
-def _fits(machine: Machine, sight: Sight) -> bool:
+def _fits(machine: Machine, sight: GpuPoll) -> bool:
     """Whether all GPUs that answer have the same indexes as on this machine."""
     gpus = machine.gpus
     return all(
@@ -255,7 +259,7 @@ def _remembered(recorded: Object) -> Machine | None:
 # ---------------------------------------------------------------- names of devices
 
 
-def _of_plugin(device: Device, machine: Machine, sight: Sight) -> int | None:
+def _of_plugin(device: PluginDevice, machine: Machine, sight: GpuPoll) -> int | None:
     """The GPU of a device plugin's device, or the GPU that it is a part of; None for others.
 
     NVIDIA's plugin names a GPU by its UUID, a share of it by `UUID::3`, and a part by a UUID of its
@@ -263,5 +267,5 @@ def _of_plugin(device: Device, machine: Machine, sight: Sight) -> int | None:
     """
     uuid = device.name.partition("::")[0]
     own = sight.parts.get(uuid, uuid)
-    index = whole(device.name) if device.resource in GPU_RESOURCES else None
+    index = parse_count(device.name) if device.resource in GPU_RESOURCES else None
     return next((gpu.index for gpu in machine.gpus if gpu.uuid == own or gpu.index == index), None)

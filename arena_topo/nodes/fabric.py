@@ -8,16 +8,17 @@ from typing import Any
 from arena_topo.drawing.network import free_gpus
 from arena_topo.drawing.tables import machine_value
 from arena_topo.layout import number
-from arena_topo.topology import BEYOND, Cluster, GPUSet, Machine, Node, members, natural
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
 
 
-def value(cluster: Cluster) -> dict[str, Any]:
+def network_json(cluster: Cluster) -> dict[str, Any]:
     """A cluster for JSON: its tiers from coarse to near, and its nodes with their domains.
 
-    Bandwidths are GB/s; `assumed` marks those without a source. `domains` has one name for each
-    tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
-    counts the GPUs in use or unhealthy whose indexes are not known. `networkGBps` is null for nodes
-    that are no slower than the network between them.
+    Bandwidths are GB/s; null and `assumed` mark those that nobody gave. `domains` has one name for
+    each tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods.
+    `opaque` counts the GPUs in use or unhealthy whose indexes are not known. `reserved`: only
+    topology jobs get its GPUs. `networkGBps` is null for nodes that are no slower than the network
+    between them.
     """
     return {
         "apiVersion": "arena-topo/v1",
@@ -26,12 +27,12 @@ def value(cluster: Cluster) -> dict[str, Any]:
             {
                 "name": tier.name,
                 "bandwidthGBps": number(tier.bandwidth),
-                "assumed": cluster.guessed(tier.name),
+                "assumed": tier.bandwidth is None,
             }
             for tier in cluster.tiers
         ],
         "beyondGBps": number(cluster.beyond),
-        "beyondAssumed": cluster.guessed(BEYOND),
+        "beyondAssumed": cluster.beyond is None,
         "nodes": [
             {
                 "name": str(node.name),
@@ -41,6 +42,7 @@ def value(cluster: Cluster) -> dict[str, Any]:
                 "free": free_gpus(node),
                 "opaque": node.unattributed,
                 "unavailable": node.unavailable or node.shared,
+                "reserved": node.dedicated,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
             }
             for node in sorted(cluster.nodes, key=lambda node: natural(node.name))
@@ -53,12 +55,13 @@ def value(cluster: Cluster) -> dict[str, Any]:
 def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
     """A node for JSON: its machine, and its free GPUs.
 
-    `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null if `opaque` GPUs are in use
-    or unhealthy and their indexes are not known. As in `value`, a node that takes no pods has no
-    free GPUs. `busBandwidth` is present if sets of GPUs were measured: GB/s of each set.
+    `free`, `inUse` and `unhealthy` are indexes of GPUs, `unhealthyCount` counts all unhealthy ones;
+    `free` is null if `opaque` GPUs are in use or unhealthy and their indexes are not known. As in
+    `network_json`, a node that takes no pods has no free GPUs. `busBandwidth` is present if sets of
+    GPUs were measured: GB/s of each set.
     """
     machine = node.machine
-    healthy = machine.everything if node.allocatable is None else node.allocatable
+    healthy = node.healthy
     free: list[int] | None = [*members(node.free)]
     if node.unavailable or node.shared:
         free = []
@@ -69,16 +72,17 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         **({"busBandwidth": _measured(machine)} if machine.measured else {}),
         "free": free,
         "freeCount": free_gpus(node),
-        "inUse": [*members(GPUSet(healthy & ~node.free))],
+        "inUse": [*members(GPUSet(healthy & ~node.unreserved.free))],
         "opaque": node.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
+        "unhealthyCount": node.unhealthy_count,
         "unavailable": node.unavailable or node.shared,
         "notes": list(map(str, cluster.notes)),
         "emulated": cluster.emulated,
     }
 
 
-def measured(machine: Machine) -> str:
+def measured_text(machine: Machine) -> str:
     """The measured bandwidths of a machine, a line for each set of GPUs; "" without any."""
     if not machine.measured:
         return ""

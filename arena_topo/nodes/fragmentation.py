@@ -1,8 +1,8 @@
 """`top node --frag`: gangs that still fit at full speed, and which GPUs are fragmented.
 
 Only GPUs and the links between them count: taints, selectors, quotas, CPU and memory differ from
-job to job. If the GPUs in use on a node are not known, only sets that are certainly free count. On
-the screen, nodes in the same state share a line.
+job to job. Reserved GPUs are neither free nor in use. If the GPUs in use on a node are not known,
+only sets that are certainly free count. On the screen, nodes in the same state share a line.
 """
 
 from __future__ import annotations
@@ -10,23 +10,29 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from arena_topo import layout
 from arena_topo.bandwidth import Wire, rate_is_assumed
+from arena_topo.engines.backend import Backend
+from arena_topo.gang.advice import has_rdma
+from arena_topo.gang.request import Site, request_of
+from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
-from arena_topo.solver import UNLIMITED, Answer, GPUSets, Request, Solver, distances, sets_of
-from arena_topo.topology import Cluster, GPUSet, Node, members, natural
+from arena_topo.manifests.binding import is_certain
+from arena_topo.solver import UNLIMITED, GPUSets, Request, band, distances, sets_of
+from arena_topo.solver.door import NodeChoice, Solver
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 from arena_topo.words import counted
 
-PAIR = 2
+SMALLEST_SET = 2
 """The smallest number of GPUs that has a bandwidth."""
 
-SIZES = (2, 4, 8, 16)
+SET_SIZES = (2, 4, 8, 16)
 """Sizes of the sets that are examined in each machine, up to its number of GPUs."""
 
 
-LINES = 12
+MAX_SCREEN_LINES = 12
 """The most lines of nodes on the screen; together with the gangs of a thousand nodes one screen."""
 
 _NAMES = 2
@@ -35,12 +41,20 @@ _NAMES = 2
 _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
 _LEGEND = """\
-SHAPE: pods x GPUs; GB/s: full speed (with RDMA, where nodes report their NICs)
+SHAPE: pods x GPUs; GB/s: full speed {network}
 WHOLE, EMPTY: gangs that fit at full speed at once, now and on the empty cluster
 COUNTED: gangs that fit by numbers of free GPUs alone
-BEST NOW: what one gang of any shape gets
-PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / taken apart
+BEST NOW: what one gang of any shape gets, whatever GPUs the kubelet picks
+PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / {partly}
 """
+
+
+_NETWORKS = {
+    False: "over TCP, as in plan",
+    True: "with RDMA, as in plan --rdma",
+    None: "with RDMA where all nodes offer it (plan --rdma), else over TCP",
+}
+"""What the bandwidths between nodes rest on, by whether the nodes offer RDMA; None: some do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +65,9 @@ class Gang:
     power of two of GPUs that a machine has. `full` is GB/s of the gang on the empty cluster, None
     for a single GPU. The number of gangs that fit at once at that speed is `whole` now and
     `whole_empty` on the empty cluster; `counted` fit now by numbers of GPUs alone, at any speed.
-    `best` is GB/s of all-reduce bus bandwidth of one gang of this size now, in any shape, on
-    `nodes` nodes that meet at level `tier`; all three are None if no gang fits.
+    `best` is GB/s of all-reduce bus bandwidth of one gang of this size now, in any shape, as
+    planned, on `nodes` nodes that meet at level `tier`; `usable` is what it gets in any case, if
+    the kubelet picks GPUs. All four are None if no gang fits.
     """
 
     size: int
@@ -63,6 +78,7 @@ class Gang:
     whole_empty: int
     counted: int
     best: float | None = None
+    usable: float | None = None
     nodes: int | None = None
     tier: str | None = None
 
@@ -72,7 +88,7 @@ class Sets:
     """Disjoint sets of `size` GPUs of one node at the full speed of its machine.
 
     Of the `most` that the empty machine has, `whole` are free. `broken` are neither free nor
-    entirely in use: one of their GPUs is in use or unhealthy, and another is not.
+    entirely taken: one of their GPUs is in use, reserved or unhealthy, and another is not.
     """
 
     size: int
@@ -85,9 +101,9 @@ class Sets:
 class NodeGroup:
     """Nodes in the same state: `free` of `gpus` GPUs each, the same sets, and their names.
 
-    `stranded` of these GPUs are free, but no other free GPU has a link to them as fast as their
-    best one. `opaque`: the indexes of the free GPUs are not known. `unavailable` says why no job
-    can start there.
+    `reserved` more would be free if no gang waited for them. `stranded` of these GPUs are free, but
+    no other free GPU has a link to them as fast as their best one. `opaque`: the indexes of the
+    free GPUs are not known. `unavailable` says why no job can start there.
     """
 
     names: tuple[str, ...]
@@ -97,16 +113,18 @@ class NodeGroup:
     stranded: int
     opaque: bool
     unavailable: str | None
+    reserved: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class CombinableNodes:
     """The nodes that one gang may combine: one GPU model (None: unknown), one resource.
 
-    `free` of `total` GPUs can be allocated now; `away` are free on nodes where no job can start.
+    `free` of `total` GPUs can be allocated now; `away` are free on nodes where no job can start,
+    and `reserved` are free for the gang `reserved_for`, which comes first in the queue.
     `missing` is the smallest gang for which the free GPUs would be enough, but not at full speed,
     and `release` says what others would have to free for it. `assumed`: the rate of an NVLink of
-    these GPUs is a guess.
+    these GPUs is a guess. `rdma`: the bandwidths count on RDMA between nodes.
     """
 
     model: str | None
@@ -119,6 +137,9 @@ class Kind:
     missing: Gang | None = None
     release: str | None = None
     assumed: bool = False
+    rdma: bool = False
+    reserved: int = 0
+    reserved_for: str | None = None
 
     @property
     def working(self) -> tuple[NodeGroup, ...]:
@@ -153,19 +174,23 @@ class Fragmentation:
     `shared` GPUs are partitioned or shared, on `shared_nodes` nodes: no gang gets them.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CombinableNodes, ...]
     shared: int = 0
     shared_nodes: int = 0
 
 
-def look(cluster: Cluster) -> Fragmentation:
-    """Compare the gangs that fit now with those that fit on the empty cluster."""
+def measure_fragmentation(cluster: Cluster, backend: Backend | None = None) -> Fragmentation:
+    """Compare the gangs that fit now with those that fit on the empty cluster.
+
+    Bandwidths are those of plans on this engine; without one, of plans on a dump.
+    """
+    site = Site(backend=backend)
     kinds: dict[tuple[str | None, str], list[Node]] = defaultdict(list)
     shared = [node for node in cluster.nodes if node.shared is not None]
     for node in cluster.nodes:
         if node.shared is None and node.machine.gpus:
             kinds[node.machine.model, node.resource].append(node)
-    rows = [_kind(replace(cluster, nodes=tuple(nodes))) for nodes in kinds.values()]
+    rows = [_kind(replace(cluster, nodes=tuple(nodes)), site) for nodes in kinds.values()]
     return Fragmentation(
         kinds=tuple(sorted(rows, key=lambda kind: (-kind.total, kind.model or "", kind.resource))),
         shared=sum(len(node.machine.gpus) for node in shared),
@@ -173,28 +198,36 @@ def look(cluster: Cluster) -> Fragmentation:
     )
 
 
-def _kind(cluster: Cluster) -> Kind:
+def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     """The state of the nodes of a cluster that one gang may combine."""
     nodes = cluster.nodes
-    rails = all(node.machine.nics for node in nodes)
-    levels = (*(tier.name for tier in cluster.tiers), "beyond")
-    wire = Wire.TCP if not rails and all(map(cluster.guessed, levels)) else Wire.RDMA
+    rdma = all(map(has_rdma, nodes))
+
+    def asked(workers: int, gpus: int, *, joined: bool = False) -> Request:
+        shape = PodShape.SHARED if joined else PodShape.SEPARATE
+        job = MPIJob.sketch(
+            gputopology=True, workers=workers, gpus=gpus, rdma=rdma, pod_shape=shape
+        )
+        # Only GPUs count, and the network; `_usable` says what can be promised.
+        return replace(request_of(job, cluster, site), excluded={}, blind=False)
+
     now, empty = Solver(cluster), Solver(cluster.idle())
     total = sum(len(node.machine.gpus) for node in nodes)
     free = sum(node.free_count for node in nodes if node.unavailable is None)
-    gangs = tuple(_gang(1 << power, now, empty, wire) for power in range(total.bit_length()))
+    certain = site.native is not None
+    gangs = tuple(
+        _gang(1 << power, now, empty, asked, certain=certain) for power in range(total.bit_length())
+    )
     missing, release = None, None
     for gang in gangs:
         if gang.size > free or not gang.whole_empty or gang.whole:
             continue
-        request = Request(
-            workers=gang.workers, gpus=gang.gpus, wire=wire, min_bandwidth=gang.full or 0.0
-        )
+        request = replace(asked(gang.workers, gang.gpus), min_bandwidth=gang.full or 0.0)
         # If GPUs are only counted, fewer gangs are certain than a single placement would suggest.
         if now.best(request) is None:
             missing, release = gang, now.to_free(request)
             break
-    return Kind(
+    return CombinableNodes(
         model=nodes[0].machine.model,
         resource=nodes[0].resource,
         total=total,
@@ -205,17 +238,26 @@ def _kind(cluster: Cluster) -> Kind:
         missing=missing,
         release=release,
         assumed=any(rate_is_assumed(node.machine) for node in nodes),
+        rdma=asked(1, 1).wire is Wire.RDMA,
+        reserved=sum(node.reserved_count for node in nodes),
+        reserved_for=next(filter(None, (node.reserved_for for node in nodes)), None),
     )
 
 
-def _gang(size: int, now: Solver, empty: Solver, wire: Wire) -> Gang:
+class _Asked(Protocol):
+    """The request of a gang, as `plan` makes it; `joined`: the pods of a node are one host."""
+
+    def __call__(self, workers: int, gpus: int, *, joined: bool = False) -> Request: ...
+
+
+def _gang(size: int, now: Solver, empty: Solver, asked: _Asked, *, certain: bool) -> Gang:
     nodes = now.cluster.nodes
     rooms = [node.free_count for node in nodes if node.unavailable is None]
     most = max(len(node.machine.gpus) for node in nodes)
     gpus = min(size, 1 << (most.bit_length() - 1))
-    request = Request(workers=size // gpus, gpus=gpus, wire=wire)
+    request = asked(size // gpus, gpus)
     compact = empty.best(request)
-    pieces = Request(workers=size, gpus=1, wire=wire)
+    pieces = asked(size, 1, joined=True)
     best = now.best(pieces) if size <= sum(rooms) else None
     full = None if compact is None or compact.bandwidth == UNLIMITED else compact.bandwidth
     return Gang(
@@ -226,13 +268,28 @@ def _gang(size: int, now: Solver, empty: Solver, wire: Wire) -> Gang:
         whole=0 if compact is None else _whole(now, request, compact),
         whole_empty=0 if compact is None else _whole(empty, request, compact),
         counted=sum(room // gpus for room in rooms) // request.workers,
-        best=None if best is None or size < PAIR else best.bandwidth,
+        best=None if best is None or size < SMALLEST_SET else best.bandwidth,
+        usable=None
+        if best is None or size < SMALLEST_SET
+        else _usable(now, pieces, best, certain=certain),
         nodes=None if best is None else best.worth.nodes,
         tier=None if best is None else list(distances(now.cluster))[best.worth.distance],
     )
 
 
-def _whole(solver: Solver, request: Request, like: Answer) -> int:
+def _usable(solver: Solver, request: Request, best: NodeChoice, *, certain: bool) -> float:
+    """GB/s of an answer in any case: of its GPUs if they are certain, else of the slowest."""
+    placement = solver.placement(request, best)
+    chosen: dict[NodeName, int] = defaultdict(int)
+    for assignment in placement.assignments:
+        chosen[assignment.node] |= gpu_set(assignment.gpus)
+    nodes = (node for node in solver.cluster.nodes if node.name in chosen)
+    certain = certain or all(is_certain(node, GPUSet(chosen[node.name])) for node in nodes)
+    estimate = placement.bandwidth if certain else placement.worst
+    return best.bandwidth if estimate is None else estimate.point
+
+
+def _whole(solver: Solver, request: Request, like: NodeChoice) -> int:
     """The number of gangs that fit at once as fast as `like`, several workers on separate nodes."""
     if request.workers == 1:
         return sum(
@@ -252,7 +309,7 @@ def _grouped(nodes: Sequence[Node]) -> Iterator[NodeGroup]:
     groups: dict[tuple[object, ...], NodeGroup] = {}
     for node in nodes:
         sets = sets_of(node.machine)
-        key = (sets, node.free, node.unattributed, node.unavailable)
+        key = (sets, node.free, node.unattributed, node.unavailable, node.reserved_count)
         if key not in groups:
             groups[key] = _described(sets, node)
         members_of[groups[key]].append(node.name)
@@ -263,7 +320,7 @@ def _grouped(nodes: Sequence[Node]) -> Iterator[NodeGroup]:
 def _described(sets: GPUSets, node: Node) -> NodeGroup:
     """The state of a node, without its name."""
     everything, counts = sets.everything, []
-    for size in SIZES:
+    for size in SET_SIZES:
         if size > sets.size:
             break
         full = sets.best(everything, size)
@@ -278,6 +335,7 @@ def _described(sets: GPUSets, node: Node) -> NodeGroup:
         stranded=_stranded(sets, node),
         opaque=node.unattributed > 0,
         unavailable=node.unavailable,
+        reserved=node.reserved_count,
     )
 
 
@@ -290,7 +348,7 @@ def _free(sets: GPUSets, node: Node) -> GPUSet:
 def _disjoint(node: Node, size: int, speed: float) -> int:
     """The number of disjoint sets of `size` free GPUs of a node with certainly so many GB/s."""
     sets = sets_of(node.machine)
-    if size < PAIR:
+    if size < SMALLEST_SET:
         return node.free_count
     # If the GPUs differ, no set is certain to be free.
     hidden = node.unattributed and not sets.uniform
@@ -313,10 +371,15 @@ def _stranded(sets: GPUSets, node: Node) -> int:
 # ---------------------------------------------------------------- on a screen
 
 
-def screen(result: Fragmentation) -> str:
+def fragmentation_screen(result: Fragmentation) -> str:
     """The screen of a cluster, kind by kind."""
     blocks = [_block(kind, alone=len(result.kinds) == 1) for kind in result.kinds]
-    blocks.append(_LEGEND if blocks else "No node has GPUs that a gang could get.\n")
+    rdma = {kind.rdma for kind in result.kinds}
+    network = _NETWORKS[None if len(rdma) > 1 else True in rdma]
+    kept = any(kind.reserved for kind in result.kinds)
+    partly = "partly in use or reserved" if kept else "partly in use"
+    legend = _LEGEND.format(network=network, partly=partly)
+    blocks.append(legend if blocks else "No node has GPUs that a gang could get.\n")
     if result.shared_nodes:
         share, cut = ("shares", "cuts") if result.shared_nodes == 1 else ("share", "cut")
         blocks.append(
@@ -326,25 +389,27 @@ def screen(result: Fragmentation) -> str:
     return "\n".join(blocks)
 
 
-def verdict(kind: Kind) -> str:
+def largest_gang_text(kind: CombinableNodes) -> str:
     """The largest gang that fits a kind at full speed, in a sentence."""
     free = f"{kind.free} of {counted(kind.total, 'GPU')} {_are(kind.free)} free"
     missing = kind.missing
+    if kind.reserved:
+        free += f", and {kind.reserved} {_are(kind.reserved)} reserved for {kind.reserved_for}"
     if not kind.free:
-        return f"no GPU is free, of {kind.total}"
+        return free if kind.reserved else f"no GPU is free, of {kind.total}"
     if missing is None:
         if kind.largest <= 1:
             return free
         return f"{free}, and gangs of up to {kind.largest} get full speed"
-    speed = "" if missing.full is None else f" ({estimates.amount(missing.full)} GB/s)"
+    speed = "" if missing.full is None else f" ({estimates.gbps_text(missing.full)} GB/s)"
     sentence = f"{free}, but no gang of {missing.size} gets full speed{speed}"
     return f"{sentence}; one fits {kind.release}" if kind.release else sentence
 
 
-def _block(kind: Kind, *, alone: bool) -> str:
+def _block(kind: CombinableNodes, *, alone: bool) -> str:
     named = kind.model is not None or not alone
     model = f"{kind.model or f'unknown model, {kind.resource}'}: " if named else ""
-    lines = [f"{model}{verdict(kind)}."]
+    lines = [f"{model}{largest_gang_text(kind)}."]
     if stranded := kind.stranded:
         lines.append(
             f"{counted(stranded, 'GPU')} {_are(stranded)} stranded: free, but the neighbours that"
@@ -367,13 +432,17 @@ def _best(gang: Gang) -> str:
     if gang.nodes is None:
         return "-"
     where = counted(gang.nodes, "node")
-    return where if gang.best is None else f"{estimates.amount(gang.best)} GB/s on {where}"
+    if gang.best is None or gang.usable is None:
+        return where
+    text = f"{estimates.gbps_text(gang.usable)} GB/s on {where}"
+    slow = band(gang.usable) < band(gang.best)
+    return f"{text}, {estimates.gbps_text(gang.best)} planned" if slow else text
 
 
 _GANG: tuple[layout.Column[Gang], ...] = (
     ("GANG", lambda gang: str(gang.size)),
     ("SHAPE", lambda gang: f"{gang.workers} x {gang.gpus}"),
-    ("GB/s", lambda gang: "-" if gang.full is None else estimates.amount(gang.full)),
+    ("GB/s", lambda gang: "-" if gang.full is None else estimates.gbps_text(gang.full)),
     ("WHOLE", lambda gang: str(gang.whole)),
     ("EMPTY", lambda gang: str(gang.whole_empty)),
     ("COUNTED", lambda gang: str(gang.counted)),
@@ -381,32 +450,38 @@ _GANG: tuple[layout.Column[Gang], ...] = (
 )
 
 
-def _nodes(kind: Kind) -> str:
+def _nodes(kind: CombinableNodes) -> str:
     sizes = sorted({entry.size for group in kind.groups for entry in group.sets})
 
-    def row(nodes: int, free: str, sets: Iterable[Sets], *more: str) -> list[str]:
+    def row(nodes: int, free: str, reserved: int, sets: Iterable[Sets], *more: str) -> list[str]:
         cells = {entry.size: f"{entry.whole}/{entry.broken}" for entry in sets}
-        return [str(nodes), free, *(cells.get(size, "-") for size in sizes), *more]
+        states = [free, *([str(reserved)] if kind.reserved else [])]
+        return [str(nodes), *states, *(cells.get(size, "-") for size in sizes), *more]
 
-    header = ["NODES", "FREE", *(_SET_NAMES[size] for size in sizes), "STRANDED", "WHICH"]
+    kept = ["RESERVED"] if kind.reserved else []
+    header = ["NODES", "FREE", *kept, *(_SET_NAMES[size] for size in sizes), "STRANDED", "WHICH"]
     ordered = sorted(kind.groups, key=_fault)
     rows = [
         row(
             len(group.names),
             f"{group.free}/{group.gpus}{'?' if group.opaque else ''}",
+            group.reserved,
             group.sets,
             str(group.stranded),
             _which(group),
         )
-        for group in ordered[:LINES]
+        for group in ordered[:MAX_SCREEN_LINES]
     ]
-    nodes, total = 0, 0
+    nodes, total, reserved = 0, 0, 0
     for group in kind.working:
-        nodes, total = nodes + len(group.names), total + group.gpus * len(group.names)
+        many = len(group.names)
+        nodes, total = nodes + many, total + group.gpus * many
+        reserved += group.reserved * many
     which = "all" if kind.working == kind.groups else "all that take jobs"
-    rows.append(row(nodes, f"{kind.free}/{total}", kind.sets, str(kind.stranded), which))
+    free = f"{kind.free}/{total}"
+    rows.append(row(nodes, free, reserved, kind.sets, str(kind.stranded), which))
     lines = layout.table(header, rows)
-    hidden = ordered[LINES:]
+    hidden = ordered[MAX_SCREEN_LINES:]
     if hidden:
         nodes = sum(len(group.names) for group in hidden)
         lines.insert(-1, f"... {counted(nodes, 'more node')} of {counted(len(hidden), 'sort')}")
@@ -430,20 +505,22 @@ def _which(group: NodeGroup) -> str:
 # ---------------------------------------------------------------- for programs
 
 
-def value(result: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
+def fragmentation_json(result: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
     """The value for JSON, kind `FragmentationReport` of our API.
 
     `kinds` are the nodes that one gang may combine, by `model` and `resource`, with the numbers of
-    GPUs `totalGPUs`, `freeGPUs`, `unavailableGPUs` (idle on nodes where no job can start) and
+    GPUs `totalGPUs`, `freeGPUs`, `unavailableGPUs` (idle on nodes where no job can start),
+    `reservedGPUs` (free for the gang `reservedFor`, which comes first in the queue) and
     `strandedGPUs`, the `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed` the
     rate of their NVLinks is a guess. `gangs`: by `size` the compact shape `workers` x
     `gpusPerWorker`, its `fullGBps` on the empty cluster, how many fit at once at that speed
     (`whole`, and `wholeEmpty` on the empty cluster), by numbers alone (`counted`), and what one
-    gang of any shape gets now: `bestGBps` on `bestNodes` nodes within `bestTier`; null if no gang
+    gang of any shape gets now: `bestGBps` as planned, `usableGBps` whatever GPUs the kubelet picks,
+    on `bestNodes` nodes within `bestTier`; null if no gang
     fits, or for a single GPU. `sets` and those of `nodes`: disjoint sets by `size`, `whole`,
-    `broken`, and `most` of the empty machines. `nodes` are grouped by state: `names`, `gpus` and
-    `free` of each, `stranded`, `opaque` (the indexes of the free GPUs are not known) and
-    `unavailable`. `sharedGPUs` on `sharedNodes` are partitioned or shared.
+    `broken`, and `most` of the empty machines. `nodes` are grouped by state: `names`, `gpus`,
+    `free` and `reserved` of each, `stranded`, `opaque` (the indexes of the free GPUs are not known)
+    and `unavailable`. `sharedGPUs` on `sharedNodes` are partitioned or shared.
     """
     return {
         "apiVersion": "arena-topo/v1",
@@ -460,27 +537,31 @@ _KEYS = {
     "full": "fullGBps",
     "whole_empty": "wholeEmpty",
     "best": "bestGBps",
+    "usable": "usableGBps",
     "nodes": "bestNodes",
     "tier": "bestTier",
 }
 
 
 def _gang_value(gang: Gang) -> dict[str, Any]:
-    speeds = {"full": layout.number(gang.full), "best": layout.number(gang.best)}
+    speeds = {name: layout.number(getattr(gang, name)) for name in ("full", "best", "usable")}
     return {_KEYS.get(name, name): value for name, value in (asdict(gang) | speeds).items()}
 
 
-def _kind_value(kind: Kind) -> dict[str, Any]:
+def _kind_value(kind: CombinableNodes) -> dict[str, Any]:
     return {
         "model": kind.model,
         "resource": kind.resource,
         "totalGPUs": kind.total,
         "freeGPUs": kind.free,
         "unavailableGPUs": kind.away,
+        "reservedGPUs": kind.reserved,
+        "reservedFor": kind.reserved_for,
         "strandedGPUs": kind.stranded,
         "largestWholeGang": kind.largest,
-        "verdict": verdict(kind),
+        "verdict": largest_gang_text(kind),
         "assumedSpeed": kind.assumed,
+        "rdma": kind.rdma,
         "gangs": [_gang_value(gang) for gang in kind.gangs],
         "sets": [asdict(entry) for entry in kind.sets],
         "nodes": [asdict(group) for group in sorted(kind.groups, key=_fault)],

@@ -27,7 +27,7 @@ returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class GpuPoll:
     """The GPUs at one poll: `uuids` by index of those that answer, `ill` reasons by UUID.
 
     `parts` are the MIG devices: the UUID of each, and that of its GPU.
@@ -38,7 +38,7 @@ class Sight:
     parts: Mapping[str, str] = field(default_factory=dict)
 
 
-class Watch:
+class GpuWatch:
     """Looks at the GPUs repeatedly. ArenaError if NVML does not list them.
 
     Making one is an ArenaError without NVML's Python package, which says nothing about the GPUs.
@@ -53,7 +53,7 @@ class Watch:
         self._looks = 0
         self._ill: dict[str, str] = {}
 
-    def look(self) -> Sight:
+    def look(self) -> GpuPoll:
         """The GPUs now."""
         try:
             return self._look()
@@ -70,7 +70,7 @@ class Watch:
                 self._nvml.nvmlShutdown()
         self._open, self._events = False, None
 
-    def _look(self) -> Sight:
+    def _look(self) -> GpuPoll:
         self._listen()
         if self._open and self._looks % _REOPEN == 0:
             self.close()
@@ -89,7 +89,7 @@ class Watch:
             uuids[index] = str(nvml.nvmlDeviceGetUUID(handle))
             parts |= dict.fromkeys(self._migs(handle), uuids[index])
         self._ill = {uuid: why for uuid, why in self._ill.items() if uuid in uuids.values()}
-        return Sight(uuids=uuids, ill=dict(self._ill), parts=parts)
+        return GpuPoll(uuids=uuids, ill=dict(self._ill), parts=parts)
 
     def _listen(self) -> None:
         """Note the critical errors that GPUs reported since the last look, without waiting."""

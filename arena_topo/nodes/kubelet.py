@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 from arena_topo.errors import ArenaError, TimedOut
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """The kubelet's socket, below its root directory (`--root-dir`)."""
 
 _SERVICE = "v1.PodResourcesLister"
@@ -40,7 +40,7 @@ _HINT = "the agent mounts the kubelet's pod-resources folder; --pod-resources na
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class PluginDevice:
     """A device of a device plugin: the resource that pods request, and the plugin's own name."""
 
     resource: str
@@ -48,12 +48,12 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class PodDevices:
     """A pod and the devices of its containers."""
 
     namespace: str
     name: str
-    devices: tuple[Device, ...]
+    devices: tuple[PluginDevice, ...]
 
 
 class PodResources:
@@ -62,20 +62,20 @@ class PodResources:
     ArenaError if no kubelet listens or its answer is invalid, TimedOut if no answer comes.
     """
 
-    def __init__(self, socket: str = SOCKET) -> None:
+    def __init__(self, socket: str = POD_RESOURCES_SOCKET) -> None:
         self.socket = socket
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[PodDevices, ...]:
         """The pods of the node that have devices of any kind, in the kubelet's order."""
         holders = self._request("List", _holder)
         return tuple(holder for holder in holders if holder.devices)
 
-    def allocatable(self) -> tuple[Device, ...]:
+    def allocatable(self) -> tuple[PluginDevice, ...]:
         """The healthy devices of device plugins."""
         plugins = self._request("GetAllocatableResources", _plugin_devices)
         return tuple(device for devices in plugins for device in devices)
 
-    def _request(self, method: str, read: Callable[[bytes], T]) -> list[T]:
+    def _request(self, method: str, read: Callable[[bytes], _T]) -> list[_T]:
         answer = self._answer(method)
         try:
             return [read(message) for message in _fields(answer)[1]]
@@ -117,16 +117,16 @@ class PodResources:
 # ---------------------------------------------------------------- the messages
 
 
-def _holder(data: bytes) -> Holder:
+def _holder(data: bytes) -> PodDevices:
     fields = _fields(data)
     messages = (devices for container in fields[3] for devices in _fields(container)[2])
     devices = tuple(device for message in messages for device in _plugin_devices(message))
-    return Holder(name=_text(fields[1]), namespace=_text(fields[2]), devices=devices)
+    return PodDevices(name=_text(fields[1]), namespace=_text(fields[2]), devices=devices)
 
 
-def _plugin_devices(data: bytes) -> list[Device]:
+def _plugin_devices(data: bytes) -> list[PluginDevice]:
     fields = _fields(data)
-    return [Device(resource=_text(fields[1]), name=name.decode()) for name in fields[2]]
+    return [PluginDevice(resource=_text(fields[1]), name=name.decode()) for name in fields[2]]
 
 
 def _text(values: list[bytes]) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters import dump
-from arena_topo.engines import Backend, occupancy, unheard
+from arena_topo.engines import occupancy, unheard
+from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
 from arena_topo.errors import NotFound, UsageError, near
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
 
 
-NOT_FOUND = "failed to display nodes's informations: not found nodes"
+NO_NODES_TEXT = "failed to display nodes's informations: not found nodes"
 """Arena's text if no node is left to show."""
 
 
@@ -29,7 +30,7 @@ class Overview:
     samples: tuple[GpuSample, ...] = ()
 
 
-def look(
+def read_overview(
     source: Backend | Sequence[str],
     names: Collection[str] = (),
     *,
@@ -43,24 +44,49 @@ def look(
 
     With `alone` the cluster has only the named nodes, and `mode` is ignored. `fabric` is the
     network between the nodes of dumps. `metrics` asks an engine for the load of the GPUs; `tell`
-    gets the reason if it is unknown. NotFound as in `chosen`.
+    gets the reason if it is unknown. NotFound as in `select_nodes`.
     """
-    state = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
-    state = only(state, names) if alone else replace(state, nodes=chosen(state, names, mode))
+    state = read_nodes(source, fabric) if isinstance(source, Sequence) else source.nodes()
+    state = state if isinstance(source, Sequence) else with_reserved(state, source)
+    state = (
+        nodes_by_name(state, names)
+        if alone
+        else replace(state, nodes=select_nodes(state, names, mode))
+    )
     samples: tuple[GpuSample, ...] = ()
     if metrics and not isinstance(source, Sequence):
         samples = source.metrics(tell=tell)
     return Overview(occupancy=state, samples=samples)
 
 
-def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
+def with_reserved(state: Occupancy, backend: Backend) -> Occupancy:
+    """The nodes and the cluster with the GPUs that are reserved for the gang which comes first."""
+    if backend.pausing is not None:
+        left = backend.pausing.left()
+    elif state.queued:
+        from arena_topo.gang import planning  # noqa: PLC0415 - the solver, only where jobs wait
+        from arena_topo.gang.request import Site  # noqa: PLC0415 - as above
+
+        left = planning.cluster_for_new_job(planning.SOME_JOB, Site(backend=backend)).left
+    else:
+        return state
+    kept = {node.name: node for node in left.nodes if node.reserved is not None}
+    nodes = (
+        replace(node, node=kept[node.node.name]) if node.node.name in kept else node
+        for node in state.nodes
+    )
+    cluster = tuple(kept.get(node.name, node) for node in state.cluster.nodes)
+    return replace(state, nodes=tuple(nodes), cluster=replace(state.cluster, nodes=cluster))
+
+
+def read_nodes(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
     """The nodes in dumps of `kubectl get ... -o json`; `-` is standard input.
 
     `fabric` is the network between them; it overrides their labels. UsageError without nodes.
     """
     source = ", ".join(paths)
     state = occupancy.read_occupancy(
-        dump.read(paths, status_of=pod_status), source=source, file=fabric
+        dump.read_dumps(paths, status_of=pod_status), source=source, file=fabric
     )
     if not state.nodes:
         raise UsageError(
@@ -71,7 +97,7 @@ def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
     return state
 
 
-def chosen(
+def select_nodes(
     state: Occupancy, names: Collection[str] = (), mode: Mode | None = None
 ) -> tuple[NodeStatus, ...]:
     """The nodes with these names, or all, of one mode if it is given.
@@ -82,18 +108,21 @@ def chosen(
     unknown = [name for name in dict.fromkeys(names) if name not in known]
     if unknown:
         hint = near(unknown[0], sorted(known)) or "arena-topo top node shows them all"
-        raise NotFound(NOT_FOUND, why=f"there is no node {', '.join(unknown)}", hint=hint)
+        raise NotFound(NO_NODES_TEXT, why=f"there is no node {', '.join(unknown)}", hint=hint)
     named = [node for node in state.nodes if not names or node.name in names]
     nodes = tuple(node for node in named if mode is None or node.mode is mode)
     if not nodes:
         modes = sorted({node.mode.alias for node in named})
         reason = f"no node has mode {mode.alias}; there is {', '.join(modes)}" if mode else ""
-        raise NotFound(NOT_FOUND, why=reason if named and reason else "the cluster has no nodes")
+        raise NotFound(
+            NO_NODES_TEXT, why=reason if named and reason else "the cluster has no nodes"
+        )
     return nodes
 
 
-def only(state: Occupancy, names: Collection[str]) -> Occupancy:
-    """Only the nodes with these names, or all without names; NotFound as in `chosen`."""
-    nodes = chosen(state, names) if state.nodes or names else ()
-    mine = tuple(status.node for status in nodes)
-    return replace(state, nodes=nodes, cluster=replace(state.cluster, nodes=mine))
+def nodes_by_name(state: Occupancy, names: Collection[str]) -> Occupancy:
+    """Only the nodes with these names, or all without names; NotFound as in `select_nodes`."""
+    nodes = select_nodes(state, names) if state.nodes or names else ()
+    mine = {status.node.name for status in nodes}
+    cluster = tuple(node for node in state.cluster.nodes if node.name in mine)
+    return replace(state, nodes=nodes, cluster=replace(state.cluster, nodes=cluster))

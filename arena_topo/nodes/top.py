@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
-
 from arena_topo import layout
-from arena_topo.cli import remembering
-from arena_topo.cli.arguments import NODES, FabricFlag, Output, OutputFlag, option
-from arena_topo.cli.opening import engine, network
-from arena_topo.cli.options import Globals, display, say, show, spread, tell
-from arena_topo.cli.terminal import wrapped
-from arena_topo.cli.watching import RefreshFlag, once, renew
+from arena_topo.cli.arguments import FabricFlag, Output, OutputFlag, option
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.refresh import RefreshFlag, once, renew
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import network_of_option, open_engine
 from arena_topo.drawing import tables
+from arena_topo.flag import Word
 
 if TYPE_CHECKING:
+    from arena_topo.engines.backend import Backend
     from arena_topo.nodes.overview import Overview
 
 
@@ -62,12 +60,12 @@ class Nodes:
     fabric: FabricFlag = ""
 
 
-@spread
+@command_from_records
 def top_node(
     options: Nodes,
-    everywhere: Globals,
+    session: Session,
     *,
-    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
+    names: Annotated[tuple[str, ...], Word("[NODE...]", "nodes")],
     refresh: RefreshFlag = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
@@ -79,15 +77,16 @@ def top_node(
       # What the free GPUs are good for
       top node --frag
     """
-    described = network(options.fabric, options.state)
-    backend = None if options.state else engine(everywhere, stays=refresh, fabric=described)
+    console = session.console
+    described = network_of_option(options.fabric, options.state)
+    backend = None if options.state else open_engine(session, stays=refresh, fabric=described)
 
     def look() -> Overview:
         from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
 
         # `_Mode` parses into the modes of the nodes themselves.
         mode: Any = options.gpu_mode
-        return overview.look(
+        return overview.read_overview(
             options.state if backend is None else backend,
             names,
             mode=mode,
@@ -99,45 +98,63 @@ def top_node(
 
     def screen(sight: Overview, width: int | None) -> str:
         moving = refresh and width is not None
-        return _nodes_screen(sight, options, named=bool(names), brief=moving)
+        now = console.clock()
+        return _nodes_screen(sight, options, backend, named=bool(names), brief=moving, now=now)
 
-    warn_once = once(set())
+    warn_once = once(console)
     first = look()
-    tell(first.occupancy.cluster.notes)
+    console.notes(first.occupancy.cluster.notes)
     if output_format is Output.WIDE and not options.frag and first.occupancy.cluster.emulated:
-        say(tables.emulated())
+        console.info(tables.emulated_note())
     if refresh:
-        value = partial(_nodes_value, options=options)
-        renew(first, look, screen, value, output_format, limit=everywhere.timeout)
+        value = partial(_nodes_value, options=options, backend=backend)
+        limit = session.common.timeout
+        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
-        display(screen(first, wrapped(sys.stdout)))
+        console.screen(screen(first, console.width))
     else:
-        show(layout.arenas(_nodes_value(first, options), yaml=output_format is Output.YAML))
+        console.write(
+            layout.arena_document(
+                _nodes_value(first, options, backend), yaml=output_format is Output.YAML
+            )
+        )
     if backend is not None:
-        remembering.nodes(backend, first.occupancy.cluster)
+        session.names.nodes(backend, first.occupancy.cluster)
 
 
-def _nodes_screen(sight: Overview, options: Nodes, *, named: bool, brief: bool) -> str:
+def _nodes_screen(
+    sight: Overview,
+    options: Nodes,
+    backend: Backend | None,
+    *,
+    named: bool,
+    brief: bool,
+    now: float,
+) -> str:
     """The nodes for people; `brief` leaves out the details that do not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    found = sight.occupancy
+    occupancy = sight.occupancy
     if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
-        text = fragmentation.screen(fragmentation.look(found.cluster))
-        return text + (f"{tables.emulated()}\n" if found.cluster.emulated else "")
+        text = fragmentation.fragmentation_screen(
+            fragmentation.measure_fragmentation(occupancy.cluster, backend)
+        )
+        return text + (f"{tables.emulated_note()}\n" if occupancy.cluster.emulated else "")
     if not options.details:
-        return top_view.nodes(found.nodes, named=named)
-    return top_view.details(found.nodes, top_view.by_node(sight.samples), brief=brief)
+        return top_view.nodes_table(occupancy.nodes, named=named, now=now)
+    return top_view.details(occupancy.nodes, top_view.by_node(sight.samples), brief=brief)
 
 
-def _nodes_value(sight: Overview, options: Nodes) -> dict[str, Any]:
+def _nodes_value(sight: Overview, options: Nodes, backend: Backend | None) -> dict[str, Any]:
     if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
         cluster = sight.occupancy.cluster
-        return fragmentation.value(fragmentation.look(cluster), emulated=cluster.emulated)
+        return fragmentation.fragmentation_json(
+            fragmentation.measure_fragmentation(cluster, backend), emulated=cluster.emulated
+        )
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    return top_view.value(sight)
+    return top_view.nodes_json(sight)

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo import layout
 from arena_topo.engines.metrics import percent
-from arena_topo.engines.occupancy import SHARE_CORE, SHARE_MEMORY, Mode, NodePod, NodeStatus, Share
+from arena_topo.engines.occupancy import (
+    SHARE_CORE,
+    SHARE_MEMORY,
+    GpuShare,
+    Mode,
+    NodePod,
+    NodeStatus,
+)
 from arena_topo.escaping import one_line
 from arena_topo.layout import Column
-from arena_topo.topology import Knowledge, count, gpu_set
+from arena_topo.topology import Knowledge, gpu_set
+from arena_topo.words import counted
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -65,17 +73,22 @@ _COUNTS: tuple[Column[NodeStatus], ...] = (
     ("GPU(Allocated)", lambda node: _go(node.allocated)),
 )
 _MODE: Column[NodeStatus] = ("GPU(Mode)", lambda node: node.mode.alias)
+_RESERVED: Column[NodeStatus] = ("RESERVED", lambda node: str(node.reserved))
 _UNHEALTHY: Column[NodeStatus] = ("UNHEALTHY", lambda node: _go(node.unhealthy))
 
 
-def nodes(statuses: Sequence[NodeStatus], *, named: bool = False) -> str:
+def nodes_table(
+    statuses: Sequence[NodeStatus], *, named: bool = False, now: float | None = None
+) -> str:
     """The summary: a line for each node, class by class, and the number of allocated GPUs.
 
-    `named` says that only some nodes were requested; then a mixed summary has no total.
+    `named` says that only some nodes were requested; then a mixed summary has no total. `now` (Unix
+    seconds) is for what reservations cost.
     """
     modes = {node.mode for node in statuses}
     columns = [*_NODE, *_COUNTS]
     columns += [_MODE] if len(modes - {Mode.NORMAL}) > 1 else []
+    columns += [_RESERVED] if any(node.reserved for node in statuses) else []
     columns += [_UNHEALTHY] if any(node.unhealthy for node in statuses) else []
     lines = layout.tabulated(columns, _ordered(statuses))
     resources = {name for status in statuses for name in _offers(status) or [status.node.resource]}
@@ -84,7 +97,19 @@ def nodes(statuses: Sequence[NodeStatus], *, named: bool = False) -> str:
         lines += [] if named else [_RULE, *_totals(statuses, "GPUs In Cluster:")]
     elif modes != {Mode.NORMAL}:
         lines += [_RULE, *_totals(statuses, of)]
-    return layout.align(lines)
+    return layout.align(lines) + ("" if now is None else _kept_idle(statuses, now))
+
+
+def _kept_idle(statuses: Iterable[NodeStatus], now: float) -> str:
+    """The line about GPUs that are idle, and reserved for the head of the queue; empty if none."""
+    held = [status for status in statuses if status.reserved]
+    hours = [status.reserved_hours(now) for status in held]
+    if not held:
+        return ""
+    known = sum(filter(None, hours))
+    cost = "" if None in hours else f", {known:.1f} GPU-hours so far at most"
+    gpus = counted(sum(status.reserved for status in held), "GPU")
+    return f"Reserved and idle: {gpus} for {held[0].node.reserved_for}{cost}\n"
 
 
 def _ordered(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
@@ -114,7 +139,7 @@ def _offers(status: NodeStatus) -> dict[str, tuple[float, float]]:
     return {**shared, **status.slices}
 
 
-def _shares(status: NodeStatus) -> list[Share]:
+def _shares(status: NodeStatus) -> list[GpuShare]:
     return [pod.share for pod in status.pods or () if pod.share is not None]
 
 
@@ -143,7 +168,7 @@ def details(
     lines: list[str] = []
     for node in _ordered(statuses):
         measured = (samples or {}).get(node.name, {})
-        status = layout.drawn(layout.state(node.status))
+        status = layout.cell_text(layout.state(node.status))
         lines += ["", f"Name:    {one_line(node.name)}", f"Status:  {status}"]
         if not brief:
             lines += [
@@ -251,11 +276,15 @@ def _gpus(status: NodeStatus) -> list[str]:
     if status.mode is Mode.TOPOLOGY:
         lines = ["GPUs:", "  INDEX\tSTATUS\tHEALTHY", "  ----\t------\t-------"]
         for gpu in status.node.machine.gpus:
-            healthy = layout.truth(status.healthy(gpu.index))
-            lines.append(f"  GPU{gpu.index}\t{status.state(gpu.index)}\t{healthy}")
-        if status.node.unattributed:
-            doubt = "of the unknown GPUs are in use; it is not reported which."
-            lines.append(f"  {status.node.unattributed} {doubt}")
+            state, healthy = status.state(gpu.index), status.healthy(gpu.index)
+            shown = "unknown" if healthy is None else layout.go_bool(healthy)
+            lines.append(f"  GPU{gpu.index}\t{state}\t{shown}")
+        node, which = status.node, "it is not reported which."
+        if hidden := node.unreserved.in_use_unknown:
+            lines.append(f"  {hidden} of the unknown GPUs are in use; {which}")
+        if node.broken:
+            are = "is" if node.broken == 1 else "are"
+            lines.append(f"  {counted(node.broken, 'GPU')} {are} unhealthy; {which}")
         return lines
     header = ("RESOURCE", "TOTAL", "ALLOCATED")
     rows = [(name, _go(most), _go(used)) for name, (most, used) in _offers(status).items()]
@@ -300,7 +329,7 @@ def _gib(value: float | None) -> str:
 # ---------------------------------------------------------------- documents
 
 
-def value(overview: Overview) -> dict[str, Any]:
+def nodes_json(overview: Overview) -> dict[str, Any]:
     """Nodes and their GPUs, in arena's classes."""
     emulated = overview.occupancy.cluster.emulated
     return nodes_value(overview.occupancy.nodes, by_node(overview.samples), emulated=emulated)
@@ -314,15 +343,20 @@ def nodes_value(
     Numbers of GPUs are whole but for shares, memory is in bytes, bandwidth in GB/s. Ours are the
     last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`), of
     its pods `planned` (GPUs of the plan, if the actual ones are not known), `bandwidthSource`
-    (`published`, or `computed` from the links), `hiddenGPUs` (in use, their indexes not known) and
-    `emulated`.
+    (`published`, or `computed` from the links), `hiddenGPUs` (in use, their indexes not known),
+    `emulated` and `reservedGPUs` (free, and for the gang that comes first in the queue), beside
+    `reservedSince` (Unix seconds; null if that is not known). `healthy`
+    of a device is null if it may be one of the unhealthy ones, whose indexes are not known.
     """
     classes: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
     for status in statuses:
         value = _node_value(status, (samples or {}).get(status.name, {}))
         if status.mode is not Mode.NORMAL:
-            hidden = min(status.node.unattributed, count(status.node.free))
-            value |= {"resource": status.node.resource, "hiddenGPUs": hidden, "emulated": emulated}
+            node = status.node
+            value["resource"] = node.resource
+            value |= {"hiddenGPUs": node.unreserved.in_use_unknown, "emulated": emulated}
+            value["reservedGPUs"] = status.reserved
+            value["reservedSince"] = None if node.reserved is None else node.reserved.since
         classes[_KEYS[status.mode]].append(value)
     return classes
 
@@ -404,7 +438,7 @@ def _metric(status: NodeStatus, gpu: int, sample: GpuSample) -> dict[str, Any]:
 def _pod_value(status: NodeStatus, pod: NodePod) -> dict[str, Any]:
     named = {"name": pod.name, "namespace": pod.namespace, "status": pod.status}
     if status.mode is Mode.SHARE:
-        share = pod.share or Share()
+        share = pod.share or GpuShare()
         return {
             **named,
             "requestGPUMemory": share.memory,

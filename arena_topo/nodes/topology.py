@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from arena_topo.cli.arguments import (
     DOCUMENTS,
-    NODES,
     PANEL,
     DryRun,
     FabricFlag,
     GraphOutputFlag,
     Output,
     OutputFlag,
-    document,
+    format_document,
     option,
     output,
 )
-from arena_topo.cli.opening import cluster_of, engine, is_node, node_or_preset
-from arena_topo.cli.options import (
-    BackendName,
-    Globals,
-    Seconds,
-    display,
-    note,
-    remark,
-    say,
-    show,
-    spread,
-    tell,
-)
-from arena_topo.cli.terminal import columns, draws, wrapped
+from arena_topo.cli.console import Console
+from arena_topo.cli.options import BackendName, Seconds
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import cluster_of, is_node, node_or_preset, open_engine
 from arena_topo.drawing import network, tables
-from arena_topo.drawing.machine import State, assumed_nics, draw
+from arena_topo.drawing.machine import State, assumed_nics, draw_machine
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
-from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
 from arena_topo.nodes import fabric
 from arena_topo.topology import Cluster, Machine, Node, presets
 
@@ -89,31 +76,59 @@ _StateFlag = Annotated[
 ]
 
 
-@spread
-def topology_presets(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
+@command_from_records
+def topology_presets(session: Session, *, output_format: OutputFlag = Output.WIDE) -> None:
     """List the machines that are known by name.
+
+    Presets can be emulated (--emulate); forecast takes presets and instance types of clouds. The
+    NICs of a preset are those of the maker's machine, the NICs of an instance type those that the
+    cloud sells.
 
     Examples:
       # The names for --emulate and forecast
       topology presets
+      # With the source of each row
+      topology presets -o yaml
     """
-    del everywhere
-    if output_format is not Output.WIDE:
-        known = [tables.machine_value(presets.machine(name, name)) for name in presets.names()]
-        value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
-        show(document(value, output_format))
+    console = session.console
+    machines = {name: presets.preset_machine(name, name) for name in presets.preset_names()}
+    types = {
+        name: machine
+        for name in presets.INSTANCES
+        if (machine := presets.instance_type(name)) is not None
+    }
+    if output_format is Output.WIDE:
+        console.screen(tables.machines_table(machines.items()))
+        console.screen("\n" + tables.machines_table(types.items(), heading="INSTANCE TYPE"))
         return
-    display(tables.machines((name, presets.machine(name, name)) for name in presets.names()))
+    items = [
+        {**tables.machine_value(machine), "source": presets.PRESETS[name].source or None}
+        for name, machine in machines.items()
+    ]
+    sold = [
+        {
+            **tables.machine_value(machine),
+            "preset": row.preset,
+            "rdma": row.rdma,
+            "plugin": None if row.plugin is None else str(row.plugin),
+            "source": row.source,
+        }
+        for name, machine in types.items()
+        for row in [presets.INSTANCES[name]]
+    ]
+    value = {
+        "apiVersion": "arena-topo/v1",
+        "kind": "PresetList",
+        "items": items,
+        "instanceTypes": sold,
+    }
+    console.write(format_document(value, output_format))
 
 
-@spread
+@command_from_records
 def topology_show(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="[PRESET|NODE]", show_default=False),
-        Word(completes="presets nodes"),
-    ],
-    everywhere: Globals,
+    target: Annotated[str, Word("[PRESET|NODE]", "presets nodes")],
+    session: Session,
     source: _SourceFlag = "",
     state: _StateFlag = (),
     fabric: FabricFlag = "",
@@ -128,34 +143,35 @@ def topology_show(
       # A machine by its preset, as a picture
       topology show dgx-a100 -o svg
     """
+    console = session.console
     if source:
         from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
-        read = machines.read(source)
-        tell(read.notes)
-        _show_machine(read.machine, form)
+        read = machines.read_description(source)
+        console.notes(read.notes)
+        _show_machine(console, read.machine, form)
         return
-    named = target in presets.names()
-    if named and not state and not is_node(target, everywhere):
-        _show_machine(presets.machine(target, target), form)
+    named = target in presets.preset_names()
+    if named and not state and not is_node(target, session):
+        _show_machine(console, presets.preset_machine(target, target), form)
         return
-    cluster = cluster_of(state, fabric, everywhere)
-    tell(cluster.notes)
+    cluster = cluster_of(state, fabric, session)
+    console.notes(cluster.notes)
     if target:
         shown = node_or_preset(target, cluster)
         if isinstance(shown, Node):
             if named:
                 way_out = "without --state" if state else "with --backend local"
-                note(f"{target} is a node here; {way_out} the preset of that name is shown")
-            _show_node(shown, cluster, form)
+                console.note(f"{target} is a node here; {way_out} the preset of that name is shown")
+            _show_node(console, shown, cluster, form)
         else:
-            _show_machine(shown, form)
+            _show_machine(console, shown, form)
     else:
-        _show_fabric(cluster, form)
+        _show_fabric(console, cluster, form)
 
 
-@spread
-def topology_discover(everywhere: Globals, form: Form) -> None:
+@command_from_records
+def topology_discover(session: Session, form: Form) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.
 
     Examples:
@@ -164,12 +180,11 @@ def topology_discover(everywhere: Globals, form: Form) -> None:
     """
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
-    del everywhere
-    _show_machine(machines.discover(), form)
+    _show_machine(session.console, machines.discover(), form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class PublishOptions:
     """The topology of a node to publish, and the way to publish it."""
 
     source: _SourceFlag = ""
@@ -208,11 +223,11 @@ class Publication:
     )
 
 
-@spread
+@command_from_records
 def topology_publish(
-    target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
-    everywhere: Globals,
-    request: Publication,
+    target: Annotated[str, Word("[NODE]", "nodes")],
+    session: Session,
+    request: PublishOptions,
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read.
 
@@ -228,39 +243,42 @@ def topology_publish(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 
+    console = session.console
     if request.watch:
-        _run_agent(target, everywhere, request.interval, request.pod_resources)
+        _run_agent(target, session, request.interval, request.pod_resources)
         return
     if request.bus_bandwidth and target and not (request.source or request.preset):
-        reading = machines.known(engine(everywhere), target)
+        reading = machines.known(open_engine(session), target)
     else:
         reading = machines.publishing(target, source=request.source, preset=request.preset)
     if request.bus_bandwidth:
         reading = machines.with_measured(reading, request.bus_bandwidth)
-    tell(reading.notes)
+    console.notes(reading.notes)
     if request.dry_run is DryRun.CLIENT:
         manifest = published.config_map(reading.machine, reading.machine.everything)
-        show(_manifest(manifest, request.output_format or Output.YAML))
-        say("Nothing was written.")
+        console.write(_manifest(manifest, request.output_format or Output.YAML))
+        console.info("Nothing was written.")
         return
-    done = engine(everywhere).publish(reading.machine, dry_run=request.dry_run is DryRun.SERVER)
+    done = open_engine(session).publish(reading.machine, dry_run=request.dry_run is DryRun.SERVER)
     outcome = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
     if request.dry_run is None and request.output_format is None:
-        show(f"{outcome}\n")
+        console.write(f"{outcome}\n")
         return
-    show(_manifest(done.manifest, request.output_format or Output.YAML))
-    say(outcome if request.dry_run is None else f"{outcome} (server dry run: nothing was written)")
+    console.write(_manifest(done.manifest, request.output_format or Output.YAML))
+    console.info(
+        outcome if request.dry_run is None else f"{outcome} (server dry run: nothing was written)"
+    )
 
 
-def _run_agent(node: str, everywhere: Globals, interval: float, socket: str) -> None:
+def _run_agent(node: str, session: Session, interval: float, socket: str) -> None:
     """Run the agent of a node until SIGTERM."""
     # PID 1 of a container ignores each signal without a handler.
     signal.signal(signal.SIGTERM, _stop)
-    from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
+    from arena_topo.engines.kubernetes.topology_report import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
-    from arena_topo.nodes.kubelet import SOCKET  # noqa: PLC0415 - only for agents
+    from arena_topo.nodes.kubelet import POD_RESOURCES_SOCKET  # noqa: PLC0415 - only for agents
 
-    if everywhere.backend is BackendName.LOCAL:
+    if session.common.backend is BackendName.LOCAL:
         raise UsageError(
             "there is no cluster to publish in",
             why="--backend local is this machine",
@@ -273,8 +291,8 @@ def _run_agent(node: str, everywhere: Globals, interval: float, socket: str) -> 
             why="an agent writes about its own node, whose name may differ from the host name",
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
-    reports = open_reports(everywhere.options(), name)
-    agent = Agent(reports, name, say=remark, socket=socket or SOCKET)
+    reports = open_reports(session.common.options(), name)
+    agent = Agent(reports, name, say=session.console.event, socket=socket or POD_RESOURCES_SOCKET)
     agent.run(threading.Event(), interval=max(1.0, interval))
 
 
@@ -286,60 +304,66 @@ def _stop(*_signal: object) -> None:
 # ---------------------------------------------------------------- what is shown
 
 
-def _show_machine(machine: Machine, form: Form) -> None:
+def _show_machine(console: Console, machine: Machine, form: Form) -> None:
     state = State(machine=machine)
     if form.output_format is Output.WIDE:
-        display(_drawn(state, plain=form.plain))
+        console.screen(_drawn(console, state, plain=form.plain))
     elif form.output_format is Output.SVG:
-        show(_picture(state))
+        console.write(_picture(state))
     elif form.output_format is Output.GRAPHML:
-        show(_graphml(machine.graph()))
+        console.write(_graphml(machine.graph()))
     else:
-        show(document(tables.machine_value(machine), form.output_format))
+        console.write(format_document(tables.machine_value(machine), form.output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, form: Form) -> None:
+def _show_node(console: Console, node: Node, cluster: Cluster, form: Form) -> None:
     state, doubt = State.of(node), node.unavailable or node.shared
     notes = [f"No job can start here now: {doubt}"] if doubt else []
     if form.output_format is Output.GRAPHML:
-        show(_graphml(node.machine.graph()))
+        console.write(_graphml(node.machine.graph()))
     elif form.output_format is Output.SVG:
-        show(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
+        console.write(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
     elif form.output_format is not Output.WIDE:
-        show(document(fabric.node_value(node, cluster), form.output_format))
+        console.write(format_document(fabric.node_value(node, cluster), form.output_format))
     elif not node.machine.gpus:
-        display(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
+        console.screen(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
         below = [f"  {note}\n" for note in notes]
-        parts = (_drawn(state, plain=form.plain), fabric.measured(node.machine), *below)
-        display("".join((*parts, _emulated(cluster))))
+        parts = (
+            _drawn(console, state, plain=form.plain),
+            fabric.measured_text(node.machine),
+            *below,
+        )
+        console.screen("".join((*parts, _emulated(cluster))))
 
 
-def _show_fabric(cluster: Cluster, form: Form) -> None:
+def _show_fabric(console: Console, cluster: Cluster, form: Form) -> None:
     if form.output_format is Output.GRAPHML:
-        show(_graphml(cluster.graph()))
+        console.write(_graphml(cluster.graph()))
     elif form.output_format is Output.SVG:
-        show(network.svg(cluster))
+        console.write(network.svg(cluster))
     elif form.output_format is Output.WIDE:
-        drawn = network.text(cluster, unicode=draws(plain=form.plain), width=wrapped(sys.stdout))
-        display(drawn + _emulated(cluster))
+        drawn = network.draw_network(
+            cluster, unicode=console.unicode(plain=form.plain), width=console.width
+        )
+        console.screen(drawn + _emulated(cluster))
     else:
-        show(document(fabric.value(cluster), form.output_format))
+        console.write(format_document(fabric.network_json(cluster), form.output_format))
 
 
 def _picture(state: State, notes: Sequence[str] = ()) -> str:
     from arena_topo.drawing import machine_svg  # noqa: PLC0415 - reads the solver
 
-    return machine_svg.draw(state, notes=notes)
+    return machine_svg.draw_machine_svg(state, notes=notes)
 
 
-def _drawn(state: State, *, plain: bool) -> str:
+def _drawn(console: Console, state: State, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; on a narrow terminal NICs are only listed below."""
-    width = columns()
-    matrix = tables.matrix(state.machine)
-    if wrapped(sys.stdout) and max(map(len, matrix.splitlines())) > width:
-        matrix = tables.matrix(state.machine, cards=False)
-    drawn = draw(state, pairs=False, unicode=draws(plain=plain), width=width)
+    width = console.drawing_width
+    matrix = tables.matrix_table(state.machine)
+    if console.width and max(map(len, matrix.splitlines())) > width:
+        matrix = tables.matrix_table(state.machine, cards=False)
+    drawn = draw_machine(state, pairs=False, unicode=console.unicode(plain=plain), width=width)
     return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
 
 
@@ -350,11 +374,11 @@ def _graphml(graph: nx.Graph[str]) -> str:
 
 
 def _emulated(cluster: Cluster) -> str:
-    return f"{tables.emulated()}\n" if cluster.emulated else ""
+    return f"{tables.emulated_note()}\n" if cluster.emulated else ""
 
 
 def _manifest(manifest: Manifest, output_format: Output) -> str:
     if output_format is Output.NAME:
-        return f"{object_name(manifest)}\n"
-    write = to_json if output_format is Output.JSON else to_yaml
+        return f"{kubectl_name(manifest)}\n"
+    write = manifests_json if output_format is Output.JSON else manifests_yaml
     return write([manifest]).rstrip("\n") + "\n"

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from arena_topo.clusters.queues import queuing, suspended, suspender
+from arena_topo.clusters.queues import is_suspended, queuing, suspender
 from arena_topo.engines import Event, Phase
-from arena_topo.engines.kubernetes.facts import Facts, Object
+from arena_topo.engines.kubernetes.facts import JobFacts, Object
 from arena_topo.engines.kubernetes.mpijob import condition_of
-from arena_topo.manifests import FORMAT, STATE
+from arena_topo.manifests import FORMAT_ANNOTATION, STATE
+from arena_topo.manifests.annotations import unknown_record
 from arena_topo.manifests.cause import Cause, CauseCode
 from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.reasons.live_events import current
 from arena_topo.solver import Verdict as Fits
+
+if TYPE_CHECKING:
+    from arena_topo.queueing.patience import PatientWait
 
 PROGRAM = "arena-topo"
 
@@ -34,6 +39,7 @@ class Code(StrEnum):
     NO_SSHD = "NoSshd"
     WORKER_FAILED = "WorkerFailed"
     LAUNCHER_FAILED = "LauncherFailed"
+    HOSTFILE_NOT_READ = "HostfileNotRead"
     FAILED = "Failed"
     DELETING = "Deleting"
     KUEUE_QUOTA = "KueueQuota"
@@ -45,6 +51,7 @@ class Code(StrEnum):
     TAKEN_BACK = "TakenBack"
     WAITING_FOR_GPUS = "WaitingForGPUs"
     WAITING_FOR_TURN = "WaitingForTurn"
+    WAITING_FOR_BANDWIDTH = "WaitingForBandwidth"
     NOBODY_STARTS = "NobodyStarts"
     PODS_TERMINATING = "PodsTerminating"
     NOT_RESUMED = "NotResumed"
@@ -86,7 +93,8 @@ class Fit:
 
     `message` is the answer in a sentence, `why` the refusals with their number of nodes, `nearest`
     the nearest change with which the gang would fit. `behind` names the older gang that has
-    reserved the GPUs.
+    reserved the GPUs, `opening` the seconds until that one starts at the latest, if that is known.
+    `wait` is what the gang waits for while it is patient.
     """
 
     verdict: Fits | None = None
@@ -94,6 +102,8 @@ class Fit:
     why: str | None = None
     nearest: str | None = None
     behind: str | None = None
+    wait: PatientWait | None = None
+    opening: float | None = None
 
 
 class Case:
@@ -109,24 +119,28 @@ class Case:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: JobFacts,
         *,
         fit: Fit | None = None,
         watched: Callable[[], bool | None] = lambda: None,
         log: LauncherLog | None = None,
+        start: Sequence[bytes] = (),
     ) -> None:
         self.facts, self.status, self.now = facts, facts.status, facts.now
         self.fit, self.log, self._watched = fit or Fit(), log, watched
+        self.start = start
+        """The first lines of the launcher's log."""
         self.mpijob, self.pods, self.nodes = facts.mpijob, facts.pods, facts.nodes
         self.meta: Object = self.mpijob.get("metadata") or {}
         self.notes: Object = self.meta.get("annotations") or {}
-        self.suspended = suspended(self.mpijob)
+        self.suspended = is_suspended(self.mpijob)
         self.workload: Object = facts.workload or {}
         self.owner = suspender(self.mpijob) if self.mpijob else None
         self.queue = queuing(self.mpijob, pods=bool(self.pods)) if self.mpijob else None
         phase, forecast = self.status.phase, self.status.forecast
         self.cause: Cause | None = None if forecast is None else forecast.cause
-        self.state = str(self.notes.get(STATE) or "") if FORMAT in self.notes else ""
+        known = FORMAT_ANNOTATION in self.notes and unknown_record(self.mpijob) is None
+        self.state = str(self.notes.get(STATE) or "") if known else ""
         if not self.mpijob and forecast is not None:
             self.state = forecast.state
         self.pending, self.runs, self.over = (
@@ -143,15 +157,15 @@ class Case:
         """Whether the whole gang was rolled back, so that the errors of its pods are past."""
         self.events: tuple[Event, ...] = ()
         if phase is not Phase.SUCCEEDED:
-            told, wanted = facts.events, self._wanted()
-            self.events = current(told, self.pods, wanted=wanted, now=self.now, over=self.over)
+            events, wanted = facts.events, self.wanted()
+            self.events = current(events, self.pods, wanted=wanted, now=self.now, over=self.over)
 
     @cached_property
     def starts(self) -> bool | None:
         """Whether a program starts waiting jobs; None if that is not known."""
         return self._watched()
 
-    def _wanted(self) -> int:
+    def wanted(self) -> int:
         """The number of workers in the manifest."""
         spec = self.mpijob.get("spec") or {}
         worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
@@ -189,8 +203,8 @@ class Case:
         ready = condition_of(self.nodes.get(node) or {}, "Ready")
         if ready is None or ready.get("status") == "True":
             return None
-        said = str(ready.get("message") or ready.get("reason") or "").rstrip(".")
-        return f"node {node} is not ready" + (f": {said}" if said else "")
+        message = str(ready.get("message") or ready.get("reason") or "").rstrip(".")
+        return f"node {node} is not ready" + (f": {message}" if message else "")
 
     def cordoned(self, node: str) -> bool:
         """Whether a node is cordoned: it takes no new pods."""
@@ -198,11 +212,11 @@ class Case:
 
     def told(self, reasons: str) -> dict[str, str]:
         """The messages of pods, their nodes and events with a reason (a pattern), by pod."""
-        found: dict[str, str] = {}
+        messages: dict[str, str] = {}
         for pod, reason, message in self._signs:
             if re.fullmatch(reasons, reason):
-                found.setdefault(pod, message or reason)
-        return found
+                messages.setdefault(pod, message or reason)
+        return messages
 
     @cached_property
     def _signs(self) -> list[tuple[str, str, str]]:
@@ -212,10 +226,10 @@ class Case:
     def _signs_of_pods(self) -> Iterator[tuple[str, str, str]]:
         for pod in self.pods:
             name, status = name_of(pod), pod.get("status") or {}
-            signs = [status, *waits(pod), *ends(pod)]
+            signs = [status, *waiting_states(pod), *ends(pod)]
             for kind, bad in (("DisruptionTarget", "True"), ("PodScheduled", "False")):
-                found = condition_of(pod, kind) or {}
-                signs += [found] if found.get("status") == bad else []
+                condition = condition_of(pod, kind) or {}
+                signs += [condition] if condition.get("status") == bad else []
             why = self.unusable(node_of(pod))
             signs += [{"reason": "NodeLost", "message": why}] if why is not None else []
             for sign in signs:
@@ -246,13 +260,13 @@ def phase_of(pod: Object) -> str:
 
 def _states(pod: Object, how: str) -> Iterator[Object]:
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for one in (pod.get("status") or {}).get(kind) or ():
+        for container in (pod.get("status") or {}).get(kind) or ():
             for state in ("state", "lastState"):
-                if found := (one.get(state) or {}).get(how):
-                    yield found
+                if state_now := (container.get(state) or {}).get(how):
+                    yield state_now
 
 
-def waits(pod: Object) -> Iterator[Object]:
+def waiting_states(pod: Object) -> Iterator[Object]:
     """The states of containers of a pod that wait, with `reason` and `message`."""
     return _states(pod, "waiting")
 

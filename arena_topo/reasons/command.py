@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-
-from arena_topo.cli.arguments import Name, Output, OutputFlag, document
-from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import Globals, display, show, spread
-from arena_topo.cli.terminal import wrapped
+from arena_topo.cli.arguments import Name, Output, OutputFlag, format_document
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.cli.targets import job_not_found, namespace_of, open_engine
 from arena_topo.errors import JobNotFound
 from arena_topo.reasons import view
+from arena_topo.reasons.seen import explained
 
 
-@spread
+@command_from_records
 def why(
     name: Name,
-    everywhere: Globals,
+    session: Session,
     *,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
@@ -25,13 +24,13 @@ def why(
       # Why does it wait, or why did it fail?
       why bert
     """
-    backend = engine(everywhere)
-    namespace = namespace_of(everywhere, backend)
+    backend = open_engine(session)
+    namespace = namespace_of(session, backend)
     try:
-        found = view.explained(backend, name, namespace)
+        explanation = explained(backend, name, namespace)
     except JobNotFound:
-        raise missing(name, namespace, backend) from None
+        raise job_not_found(name, namespace, backend) from None
     if output_format is Output.WIDE:
-        display(view.text(found, width=wrapped(sys.stdout)))
+        session.console.screen(view.explanation_text(explanation, width=session.console.width))
     else:
-        show(document(view.value(found), output_format))
+        session.console.write(format_document(view.explanation_json(explanation), output_format))

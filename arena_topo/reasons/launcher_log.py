@@ -6,6 +6,7 @@ Reports are recognised as Open MPI 4 and 5 (help-prun.txt, help-mpi-api.txt), MP
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterator
@@ -15,20 +16,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from arena_topo.engines import slots_of
+from arena_topo.engines import Phase, slots_of
 from arena_topo.engines.lines import LogOptions, read_to_end
 from arena_topo.errors import AccessDenied, ArenaError
 
 if TYPE_CHECKING:
-    from arena_topo.engines import Backend, JobStatus
+    from arena_topo.engines import JobStatus
+    from arena_topo.engines.backend import Backend
 
-LINES = 40
+MAX_TAIL_LINES = 40
 """Lines that are read: the report of an MPI has up to 15, a short traceback as many."""
 
-SHOWN = 10
+MAX_SHOWN_LINES = 10
 """Lines of the program that are shown."""
 
-MOST_BYTES = 256 * 1024
+START = 4000
+"""Lines from the beginning in which ranks are sought: with NCCL_DEBUG=INFO a rank writes some 100
+before it is ready."""
+
+MAX_TAIL_BYTES = 256 * 1024
 """Bytes that are read: a progress bar may be one line of any length."""
 
 
@@ -60,21 +66,51 @@ class LauncherLog(msgspec.Struct, frozen=True, kw_only=True):
         # A rule at the end is the beginning of a truncated report.
         while lines and _RULE.fullmatch(lines[-1]):
             lines.pop()
-        return tuple(lines[-SHOWN:])
+        return tuple(lines[-MAX_SHOWN_LINES:])
 
 
-def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
-    """The end of the launcher's log; None without a log. AccessDenied if it may not be read."""
+_GLANCE = 1.0
+"""Seconds for the log of a job that runs: it adds little, and its kubelet may not answer."""
+
+
+def _patience(status: JobStatus) -> float:
+    return _GLANCE if status.phase is Phase.RUNNING else math.inf
+
+
+def read_start(backend: Backend, status: JobStatus) -> list[bytes]:
+    """The first lines of the launcher's log; empty without a log, or if it may not be read."""
+    chief = status.chief
+    if chief is None or chief.pending:
+        return []
+    lines: list[bytes] = []
+    size = 0
+    options = LogOptions(unfinished=True)
+    with suppress(ArenaError):
+        of_launcher = backend.follow(status, options, lambda source: source.pod == chief.name)
+        for line in read_to_end(of_launcher, within=_patience(status)):
+            lines.append(line.text)
+            size += len(line.text)
+            if len(lines) == START or size > MAX_TAIL_BYTES:
+                break
+    return lines
+
+
+def read_log_end(backend: Backend, status: JobStatus) -> LauncherLog | None:
+    """The end of the launcher's log; None without a log, or if that of a running job comes late.
+
+    AccessDenied if it may not be read.
+    """
     chief = status.chief
     if chief is None or chief.pending:
         return None
-    options = LogOptions(tail=LINES, unfinished=True)
+    options = LogOptions(tail=MAX_TAIL_LINES, unfinished=True)
     data, written = bytearray(), 0
     try:
-        for line in read_to_end(backend.follow(status, options, lambda one: one.pod == chief.name)):
+        of_launcher = backend.follow(status, options, lambda source: source.pod == chief.name)
+        for line in read_to_end(of_launcher, within=_patience(status)):
             written = line.at or written
             data += line.text + b"\n" * line.fed
-            del data[:-MOST_BYTES]
+            del data[:-MAX_TAIL_BYTES]
     except AccessDenied:
         raise
     except ArenaError:
@@ -121,8 +157,8 @@ _SHELL_SIGNAL = 128
 def failed_rank(text: str) -> FailedRank | None:
     """The first rank that failed, from the end of a log; None without a report."""
     for pattern in (*_ABORTS, *_ENDS):
-        if found := pattern.search(text):
-            parts = found.groupdict()
+        if match := pattern.search(text):
+            parts = match.groupdict()
             code, number = parts.get("code"), parts.get("signal")
             aborted = pattern in _ABORTS
             if number is None and code is not None and not aborted:
@@ -143,32 +179,40 @@ def _signal(code: int) -> int | None:
     return number if number in set(signal.Signals) else None
 
 
-def sentence(found: FailedRank, status: JobStatus) -> str:
+def sentence(failed_rank: FailedRank, status: JobStatus) -> str:
     """Which rank ended how, and where: `rank 3 (demo-worker-1 on node a) was ended by signal 9`."""
-    slots = max((one.gpus for one in status.instances), default=0) or 1
+    slots = max((instance.gpus for instance in status.instances), default=0) or 1
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
-    worker = None if found.rank is None else found.rank // slots
-    if found.host is not None:
+    worker = None if failed_rank.rank is None else failed_rank.rank // slots
+    if failed_rank.host is not None:
         # A rank file or mapping may place a rank on another worker than its number suggests.
-        named = [one.worker for one in status.instances if one.name == found.host.split(".")[0]]
+        named = [
+            instance.worker
+            for instance in status.instances
+            if instance.name == failed_rank.host.split(".")[0]
+        ]
         worker = named[0] if named else None
-    rank = worker if found.rank is None and slots == 1 else found.rank
+    rank = worker if failed_rank.rank is None and slots == 1 else failed_rank.rank
     who = "a rank" if rank is None else f"rank {rank}"
-    pods = {one.worker: one for one in status.instances if one.worker is not None}
+    pods = {
+        instance.worker: instance for instance in status.instances if instance.worker is not None
+    }
     pod = None if worker is None else pods.get(worker)
-    where = found.host if pod is None else pod.name + (f" on {pod.node}" if pod.node else "")
-    return f"{who}{f' ({where})' if where else ''} {_how(found)}"
+    where = failed_rank.host if pod is None else pod.name + (f" on {pod.node}" if pod.node else "")
+    return f"{who}{f' ({where})' if where else ''} {_how(failed_rank)}"
 
 
-def _how(found: FailedRank) -> str:
-    if found.aborted:
-        return f"called MPI_Abort with code {found.exit_code}"
-    if found.signal is None:
-        return f"ended with exit code {found.exit_code}"
+def _how(failed_rank: FailedRank) -> str:
+    if failed_rank.aborted:
+        return f"called MPI_Abort with code {failed_rank.exit_code}"
+    if failed_rank.signal is None:
+        return f"ended with exit code {failed_rank.exit_code}"
     with suppress(ValueError):
-        return f"was ended by signal {found.signal} ({signal.Signals(found.signal).name})"
-    return f"was ended by signal {found.signal}"
+        return (
+            f"was ended by signal {failed_rank.signal} ({signal.Signals(failed_rank.signal).name})"
+        )
+    return f"was ended by signal {failed_rank.signal}"
 
 
 _RULE = re.compile(r"[-=*]{20,}\s*")

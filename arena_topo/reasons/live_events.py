@@ -48,21 +48,21 @@ def current(
 
     `wanted` is the number of workers of the job, `over` whether it has ended, `now` Unix seconds.
     """
-    there = {str(pod["metadata"]["name"]): pod for pod in pods}
+    by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
     newest: dict[tuple[str, str, str], Object] = {}
-    for one in sorted(events, key=when):
-        about = subject(one)
-        newest[str(about.get("kind")), str(about.get("name")), str(one.get("reason"))] = one
+    for event in sorted(events, key=when):
+        about = subject(event)
+        newest[str(about.get("kind")), str(about.get("name")), str(event.get("reason"))] = event
 
     def holds(event: Object) -> bool:
         kind = subject(event).get("kind")
         if kind == "Pod":
-            return _holds_of_pod(event, there, over=over)
+            return _holds_of_pod(event, by_name, over=over)
         if event.get("type") != "Warning":
             return False
         if kind != "ResourceQuota":
             if _CREATION.search(str(event.get("message"))):
-                return not over and _lacks_pods(event, there, wanted)
+                return not over and _lacks_pods(event, by_name, wanted)
             if over:
                 # The operator's events about the end of the job stay current.
                 return True
@@ -109,4 +109,7 @@ def _begun(pod: Object) -> bool:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
-    return any({"running", "terminated"} & (one.get("state") or {}).keys() for one in containers)
+    return any(
+        {"running", "terminated"} & (container.get("state") or {}).keys()
+        for container in containers
+    )

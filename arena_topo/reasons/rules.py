@@ -17,15 +17,15 @@ images and lifecycle; scheduler; `DisruptionTarget`, KEP-3329), mpi-operator, Ku
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from arena_topo.clusters.objects import Object
-from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE, KUEUE_LABEL, manager
+from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE_LABEL, KUEUE_NAME, manager
 from arena_topo.clusters.quota import shortfall
-from arena_topo.clusters.usage import pod_over
+from arena_topo.clusters.rules import pod_over
 from arena_topo.engines import DEADLINE, JobStatus, Phase
-from arena_topo.engines.kubernetes.facts import PATIENCE
+from arena_topo.engines.kubernetes.facts import OPERATOR_GRACE
 from arena_topo.engines.kubernetes.mpijob import (
     condition,
     condition_of,
@@ -37,24 +37,26 @@ from arena_topo.engines.kubernetes.mpijob import (
     time_limit,
     touched,
 )
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment
-from arena_topo.gang.fairness import STALE
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time
+from arena_topo.gang.fairness import STALE_RECORD_SECONDS
+from arena_topo.gang.loss import TOLERATED
 from arena_topo.job import NodeLoss
-from arena_topo.layout import duration
+from arena_topo.joblogs import on_launcher
+from arena_topo.layout import clock, duration
 from arena_topo.manifests import (
     GATE,
     INCOMPLETE,
     MAP,
     RECORDED,
-    TRIES,
+    TRIES_ANNOTATION,
     Guarantee,
-    enforced_by,
     estimates,
 )
-from arena_topo.manifests.annotations import asked
+from arena_topo.manifests.annotations import recorded_request
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import version_of
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
+from arena_topo.queueing.patience import nodes_text
 from arena_topo.reasons import launcher_log
 from arena_topo.reasons.case import (
     PROGRAM,
@@ -65,18 +67,19 @@ from arena_topo.reasons.case import (
     name_of,
     node_of,
     phase_of,
-    waits,
+    waiting_states,
 )
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
-
-LOST_AFTER = 60.0
-"""Seconds after which the controller moves a gang off a node that is lost or cordoned."""
+from arena_topo.words import shortened
 
 QUIET = 600.0
 """Seconds without output after which `why` mentions the silence of a running job."""
 
-MOST_NAMES = 4
+_MINUTE = 60.0
+"""Seconds."""
+
+MAX_NAMED = 4
 """Pods or nodes that are named before the rest is counted."""
 
 Words = Mapping[str, str]
@@ -114,38 +117,40 @@ def verdict(case: Case) -> Diagnosis:
     raise AssertionError("the last row always applies")
 
 
-def _if(applies: object, **words: str | None) -> Words | None:
+def _when(applies: object, **words: str | None) -> Words | None:
     return {name: text or "" for name, text in words.items()} if applies else None
 
 
-def _of(found: Mapping[str, str]) -> Words | None:
+def _pod_fields(messages: Mapping[str, str]) -> Words | None:
     """The fields of a text about pods, from a message for each; None without pods.
 
     They are `pods` with a verb in the right number (`demo-worker-0 and 2 more were`), and `pod`,
     the first.
     """
-    if not found:
+    if not messages:
         return None
-    pod, *more = sorted(found, key=natural)
+    pod, *more = sorted(messages, key=natural)
     verbs = {"was": "were", "has": "have", "waits": "wait", "runs": "run"}
     return {
-        **{one: many if more else one for one, many in verbs.items()},
+        **{verb: many if more else verb for verb, many in verbs.items()},
         "pods": f"{pod} and {len(more)} more" if more else pod,
         "pod": pod,
-        "why": found[pod],
+        "why": messages[pod],
     }
 
 
-def _told(
+def _by_reason(
     reasons: str, *, unless: Callable[[Case], object] = lambda _: False
 ) -> Callable[[Case], Words | None]:
     """A detection of pods, nodes or events with a reason (a pattern)."""
-    return lambda case: None if unless(case) else _of(case.told(reasons))
+    return lambda case: None if unless(case) else _pod_fields(case.told(reasons))
 
 
-def _pods(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Words | None]:
+def _by_pod(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Words | None]:
     """A detection of single pods."""
-    return lambda case: _of({name_of(pod): why for pod in case.pods if (why := says(case, pod))})
+    return lambda case: _pod_fields(
+        {name_of(pod): why for pod in case.pods if (why := says(case, pod))}
+    )
 
 
 def _refused(pattern: str) -> Callable[[Case], Words | None]:
@@ -160,14 +165,8 @@ def _refused(pattern: str) -> Callable[[Case], Words | None]:
     return sees
 
 
-def _some(names: Iterable[str], more: str = "more") -> str:
-    shown = list(names)
-    rest = len(shown) - MOST_NAMES
-    return ", ".join(shown[:MOST_NAMES]) + (f" and {rest} {more}" if rest > 0 else "")
-
-
 def _gates(pod: Object) -> list[str]:
-    return [str(one.get("name")) for one in (pod.get("spec") or {}).get("schedulingGates") or ()]
+    return [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 
 # ---------------------------------------------------------------- ended: how, or what broke it
@@ -176,7 +175,7 @@ def _gates(pod: Object) -> list[str]:
 def _deleting(case: Case) -> Words | None:
     blocked = ", ".join(map(str, case.meta.get("finalizers") or ()))
     why = f"it stays until these are done with it: {blocked}" if blocked else ""
-    return _if("deletionTimestamp" in case.meta, why=why)
+    return _when("deletionTimestamp" in case.meta, why=why)
 
 
 _LOST = "NodeLost|NodeShutdown|DeletionByTaintManager|DeletionByPodGC"
@@ -184,10 +183,10 @@ _LOST = "NodeLost|NodeShutdown|DeletionByTaintManager|DeletionByPodGC"
 
 def _node_lost(case: Case) -> Words | None:
     well = {name_of(pod) for pod in case.pods if phase_of(pod) == "Succeeded"}
-    found = {name: why for name, why in case.told(_LOST).items() if name not in well}
-    seen = None if case.rolled_back else _of(found)
+    lost = {name: why for name, why in case.told(_LOST).items() if name not in well}
+    seen = None if case.rolled_back else _pod_fields(lost)
     workers = {name_of(pod) for pod in case.pods if not is_launcher(pod)}
-    if seen is None or case.over or not workers & found.keys():
+    if seen is None or case.over or not workers & lost.keys():
         return seen and {**seen, "hint": case.words["again"]}
     left = "the gang is left as it is, and holds its GPUs until MPI notices"
     return {**seen, **_moved(case, seen["why"], left)}
@@ -198,7 +197,7 @@ def _moved(case: Case, why: str, left: str) -> Words:
 
     The controller moves only gangs that arena-topo has placed and started.
     """
-    chosen = asked(case.mpijob).get("onNodeLoss")
+    chosen = recorded_request(case.mpijob).get("onNodeLoss")
     if case.state != "placed" or case.owner is not None:
         return {"why": why, "hint": case.words["again"]}
     replan = f"{case.words['replan']} moves it"
@@ -208,14 +207,18 @@ def _moved(case: Case, why: str, left: str) -> Words:
         return {"why": why, "hint": replan}
     hold = chosen == NodeLoss.HOLD
     does = "suspends the gang, by --on-node-loss hold," if hold else "moves the gang"
-    return {"why": why, "hint": f"the controller {does} after {LOST_AFTER:g} s; {replan} now"}
+    then = f"once its pods no longer tolerate that, by default after {TOLERATED:g} s"
+    then += "" if hold else ", if it can start elsewhere then"
+    return {"why": why, "hint": f"the controller {does} {then}; {replan} now"}
 
 
 def _running_timeout(case: Case) -> Words | None:
-    said = not case.mpijob and (case.status.reason or "").startswith(DEADLINE)
+    stopped_by_engine = not case.mpijob and (case.status.reason or "").startswith(DEADLINE)
     limit = time_limit(case.mpijob)
     why = f"its --running-timeout is {limit:.0f} s" if limit else ""
-    return _if(case.status.phase is Phase.FAILED and (said or overran(case.mpijob)), why=why)
+    return _when(
+        case.status.phase is Phase.FAILED and (stopped_by_engine or overran(case.mpijob)), why=why
+    )
 
 
 _LOGIN = re.compile(
@@ -230,27 +233,29 @@ _NO_SSHD = re.compile(r"/sshd\b.*(no such file|not found|permission denied)", re
 def _no_login(case: Case) -> Words | None:
     """The launcher could not log in to a worker, as its log or its last message says."""
     line = None if case.runs else next(_refused_logins(case), None)
-    return _if(line is not None, why=line)
+    return _when(line is not None, why=line)
 
 
 def _refused_logins(case: Case) -> Iterator[str]:
     """The messages of the launcher, or of a worker without sshd, about a failed login."""
     for pod in case.pods:
-        for text in (str(one.get("message") or "") for one in (*ends(pod), *waits(pod))):
+        for text in (
+            str(ending.get("message") or "") for ending in (*ends(pod), *waiting_states(pod))
+        ):
             # The init container of the launcher names the workers that never answered.
-            if is_launcher(pod) and (found := _LOGIN.search(text)):
-                yield found[0].strip()
+            if is_launcher(pod) and (match := _LOGIN.search(text)):
+                yield match[0].strip()
             elif not is_launcher(pod) and _NO_SSHD.search(text):
                 yield f"{name_of(pod)}: {text.strip()}"
     log = case.log.text.splitlines() if case.log is not None else []
-    yield from (found[0].strip() for line in reversed(log) if (found := _LOGIN.search(line)))
+    yield from (match[0].strip() for line in reversed(log) if (match := _LOGIN.search(line)))
 
 
 def _worker_failed(case: Case, pod: Object) -> str | None:
     """The failure of a worker that ended before the launcher."""
     if is_launcher(pod) or phase_of(pod) != "Failed" or "deletionTimestamp" in pod["metadata"]:
         return None
-    chiefs = [_finish(end) for one in case.pods if is_launcher(one) for end in ends(one)]
+    chiefs = [_finish(end) for pod in case.pods if is_launcher(pod) for end in ends(pod)]
     bad = next((end for end in ends(pod) if end.get("exitCode")), None)
     if bad is None or (chiefs and _finish(bad) > max(chiefs)):
         return None
@@ -262,6 +267,26 @@ def _finish(ended: Object) -> float:
     return seconds(ended.get("finishedAt")) or 0.0
 
 
+_NO_SLOTS = re.compile(r"not enough slots available in the system to satisfy the (\d{1,7})\s+slots")
+"""Open MPI 4 and 5, help-orte-rmaps-base.txt and help-prte-rmaps-base.txt."""
+
+
+def _hostfile_not_read(case: Case) -> Words | None:
+    """The proof that mpirun knew nothing of the workers."""
+    search = on_launcher.RanksOnLauncher(case.status)
+    if any(map(search.see, case.start)):
+        return {"what": search.sentence or ""}
+    wanted = _NO_SLOTS.search(case.log.text) if case.log is not None else None
+    slots = case.wanted() * (
+        parse_count((case.mpijob.get("spec") or {}).get("slotsPerWorker")) or 1
+    )
+    if wanted is None or int(wanted[1]) > slots:
+        return None
+    return {
+        "what": f"mpirun found no slots for {wanted[1]} ranks, although the workers have {slots}"
+    }
+
+
 def _launcher_failed(case: Case) -> Words | None:
     code, log = case.status.exit_code, case.log
     if case.status.phase is not Phase.FAILED or not code:
@@ -271,8 +296,8 @@ def _launcher_failed(case: Case) -> Words | None:
     rank = launcher_log.failed_rank(log.text) if log is not None else None
     if rank is None:
         return {"what": what, "why": last or case.status.reason or ""}
-    said = launcher_log.sentence(rank, case.status)
-    return {"what": said, "why": "; ".join(filter(None, (what, last)))}
+    sentence = launcher_log.sentence(rank, case.status)
+    return {"what": sentence, "why": "; ".join(filter(None, (what, last)))}
 
 
 # ---------------------------------------------------------------- suspended: by whom
@@ -280,7 +305,7 @@ def _launcher_failed(case: Case) -> Words | None:
 
 def _kueue(case: Case) -> Words | None:
     """The state of Kueue's Workload: preempted, without quota, or undecided."""
-    if case.queue != KUEUE and not (case.suspended and case.workload):
+    if case.queue != KUEUE_NAME and not (case.suspended and case.workload):
         return None
     labels, workload = case.meta.get("labels") or {}, case.workload
     queue = (workload.get("spec") or {}).get("queueName") or labels.get(KUEUE_LABEL) or "?"
@@ -296,9 +321,9 @@ def _kueue(case: Case) -> Words | None:
         why = (condition_of(workload, "Preempted") or evicted).get("message")
         return {"code": Code.PREEMPTED, "what": what, "why": str(why or ""), "hint": hint}
     last = admitted if reserved.get("status") == "True" else reserved
-    said = [str(last.get(key) or "") for key in ("reason", "message")]
+    phrases = [str(last.get(key) or "") for key in ("reason", "message")]
     # Older versions have the reason Pending for every cause.
-    why = ": ".join(one for one in said if one not in {"", "Pending"})
+    why = ": ".join(phrase for phrase in phrases if phrase not in {"", "Pending"})
     if reserved.get("status") == "False" and re.search(r"(?i)quota|flavor|topology", why):
         what = f"the Kueue queue {queue} has no quota for it"
         return {"code": Code.KUEUE_QUOTA, "what": what, "why": why, "hint": hint}
@@ -309,13 +334,13 @@ def _kueue(case: Case) -> Words | None:
 
 def _kube_queue(case: Case) -> Words | None:
     why = f"annotation {KUBE_QUEUE} is {case.notes.get(KUBE_QUEUE)}"
-    return _if(case.queue == KUBE_QUEUE_NAME, why=why)
+    return _when(case.queue == KUBE_QUEUE_NAME, why=why)
 
 
 def _other_manager(case: Case) -> Words | None:
     other = manager(case.mpijob)
     why = "spec.runPolicy.managedBy says so, and cannot be changed"
-    return _if(other is not None and not case.pods, why=why, manager=other)
+    return _when(other is not None and not case.pods, why=why, manager=other)
 
 
 _HELD_FOR = {CauseCode.NODE_LOST: Code.NODE_LOST, CauseCode.EVICTED: Code.EVICTED}
@@ -328,11 +353,13 @@ def _suspended(case: Case) -> Words | None:
         (code for cause, code in _HELD_FOR.items() if held and case.is_because(cause)), None
     )
     what = "a user or another program has suspended it"
+    if held and case.cause is None:
+        what = "it was suspended with `arena-topo suspend`"
     if code is not None:
         what = "the controller has suspended it, by --on-node-loss hold"
     why = str(case.cause or "") or ("" if held else "spec.runPolicy.suspend is true")
     suspended = case.status.phase is Phase.SUSPENDED
-    return _if(suspended, code=code or Code.SUSPENDED_BY_USER, what=what, why=why)
+    return _when(suspended, code=code or Code.SUSPENDED_BY_USER, what=what, why=why)
 
 
 # ---------------------------------------------------------------- waiting: for GPUs, and a start
@@ -345,41 +372,41 @@ def _by_itself(case: Case, then: str) -> str:
 
 
 def _tries(case: Case) -> int:
-    return whole(case.notes.get(TRIES)) or 0
+    return parse_count(case.notes.get(TRIES_ANNOTATION)) or 0
 
 
 def _young(case: Case) -> bool:
-    return case.now - case.status.created < STALE
+    return case.now - case.status.created < STALE_RECORD_SECONDS
 
 
 def _incomplete(case: Case) -> Words | None:
     """Its ConfigMaps are missing, so `resume` would not help."""
-    lacks = " and ".join(f"configmap {one}" for one in case.facts.missing)
+    lacks = " and ".join(f"configmap {name}" for name in case.facts.missing)
     what = "its files are not there yet" if _young(case) else "it was not created completely"
-    return _if(lacks and case.pending, what=what, why=f"there is no {lacks}")
+    return _when(lacks and case.pending, what=what, why=f"there is no {lacks}")
 
 
 def _never(case: Case) -> Words | None:
     never = (case.waits or case.at_gates) and case.fit.verdict is Fits.NEVER
-    return _if(never, what=case.fit.message, why=case.fit.why)
+    return _when(never, what=case.fit.message, why=case.fit.why)
 
 
 def _unmarked(case: Case) -> Words | None:
     """The job is complete, but still marked as incomplete, so no other program starts it."""
     why = "its submission stopped just before it was complete"
-    return _if(case.waits and INCOMPLETE in case.notes and not _young(case), why=why)
+    return _when(case.waits and INCOMPLETE in case.notes and not _young(case), why=why)
 
 
 def _no_image(case: Case) -> Words | None:
     """A gang that was rolled back because of its image, and is not started again."""
     given_up = case.waits and case.is_because(CauseCode.IMAGE)
     given_up = given_up and (_tries(case) >= MOST_TRIES or case.starts is not True)
-    return _if(given_up, why=str(case.cause))
+    return _when(given_up, why=str(case.cause))
 
 
 def _gave_up(case: Case) -> Words | None:
     given_up = case.waits and _tries(case) >= MOST_TRIES
-    return _if(given_up, tries=str(_tries(case)), why=case.status.reason)
+    return _when(given_up, tries=str(_tries(case)), why=case.status.reason)
 
 
 def _old_pods(case: Case) -> Words | None:
@@ -388,11 +415,11 @@ def _old_pods(case: Case) -> Words | None:
     if not case.waits or not left:
         return None
     names = sorted(left, key=natural)
-    why = _some(f"{one} on {node_of(left[one]) or 'no node yet'}" for one in names)
+    on_nodes = [f"{pod} on {node_of(left[pod]) or 'no node yet'}" for pod in names]
+    why = shortened(on_nodes, MAX_NAMED)
     gone = [text for name, text in case.told(_LOST).items() if name in left]
-    due = [seconds(pod["metadata"].get("deletionTimestamp")) for pod in left.values()]
     hint = _by_itself(case, "once they have ended")
-    if gone or any(end is not None and case.now - end > PATIENCE for end in due):
+    if gone or _overdue(left.values(), case.now):
         delete = f"kubectl delete pod {' '.join(names)} -n {case.status.namespace}"
         forced = f"{delete} --grace-period=0 --force; {_by_itself(case, 'then')}"
         hint = f"restore the node, or, if it is gone for good: {forced}"
@@ -413,7 +440,7 @@ def _short_of_quota(case: Case) -> Words | None:
         short = recorded
     hint = f"end other jobs of the namespace, or ask for more quota; {_by_itself(case, 'then')}"
     quota = short.parameters.get("quota", "?") if short is not None else ""
-    return _if(short is not None, quota=quota, why=str(short), hint=hint)
+    return _when(short is not None, quota=quota, why=str(short), hint=hint)
 
 
 def _no_room(case: Case) -> Words | None:
@@ -434,26 +461,41 @@ def _fits(case: Case) -> bool:
 
 
 def _turn(case: Case) -> Words | None:
-    behind = case.fit.behind
-    hint = "with a shorter --running-timeout it may start first, as backfill"
+    behind, opening = case.fit.behind, case.fit.opening
+    if behind is None or not _fits(case):
+        return None
+    hint = _by_itself(case, f"after {behind}")
+    if opening is not None and opening >= 2 * _MINUTE:
+        # A job that ends before the other can start delays nobody.
+        limit = duration(opening - opening % _MINUTE)
+        hint += f"; with a --running-timeout shorter than {limit} it may start first, as backfill"
+    why = case.fit.why or f"the GPUs that it would use are reserved for {behind}"
+    return {"behind": behind, "why": why, "hint": hint}
+
+
+def _patience(case: Case) -> Words | None:
+    """It fits, but a far better placement is worth the wait to whoever starts it."""
+    wait = case.fit.wait
+    if wait is None or not _fits(case) or case.starts is False:
+        return None
+    why = f"it would be {wait.times:.1f} x slower on {nodes_text(wait.offer)} now"
+    hint = f"from {clock(wait.until)} on it starts wherever it fits; now: {{resume}}"
     if not case.mpijob:
-        # The local engine goes by age alone.
-        hint = f"it starts by itself after {behind}"
-    why = f"the GPUs that it would use are reserved for {behind}"
-    return _if(_fits(case) and behind, behind=behind, why=why, hint=hint)
+        hint = f"from {clock(wait.until)} on it starts wherever it fits"
+    return {"place": wait.place, "why": why, "hint": hint.format_map(case.words)}
 
 
 def _nobody_starts(case: Case) -> Words | None:
     why = "the controller of arena-topo does not run in this cluster"
-    return _if(_fits(case) and case.starts is False, why=why)
+    return _when(_fits(case) and case.starts is False, why=why)
 
 
 def _not_resumed(case: Case) -> Words | None:
-    recorded = moment(case.notes.get(RECORDED))
-    fresh = recorded is not None and case.now - recorded < STALE
+    recorded = parse_time(case.notes.get(RECORDED))
+    fresh = recorded is not None and case.now - recorded < STALE_RECORD_SECONDS
     why = "its submission stopped halfway; other jobs may take its GPUs now"
     placed = case.state == "placed" and case.suspended and case.pending
-    return _if(placed and not fresh, why=why)
+    return _when(placed and not fresh, why=why)
 
 
 # ---------------------------------------------------------------- pods: not made, or not running
@@ -476,7 +518,7 @@ def _gated(case: Case, pod: Object) -> str | None:
 
 def _gated_by_others(case: Case) -> Words | None:
     gates = {name_of(pod): gate for pod in case.pods for gate in _gates(pod) if gate != GATE}
-    seen = _of(gates)
+    seen = _pod_fields(gates)
     if seen is None:
         return None
     label = f"{version_of(case.mpijob).traits.job_labels[0]}={case.status.name}"
@@ -495,8 +537,8 @@ def _pinned(case: Case) -> Words | None:
         for name in pinned_nodes(pod):
             cordoned = f"node {name} is cordoned" if case.cordoned(name) else None
             if why := case.unusable(name) or cordoned:
-                said = (condition_of(pod, "PodScheduled") or {}).get("message")
-                why += f"; the scheduler says: {said}" if said else ""
+                message = (condition_of(pod, "PodScheduled") or {}).get("message")
+                why += f"; the scheduler says: {message}" if message else ""
                 return {"pod": name_of(pod), "node": name, "why": why}
     return None
 
@@ -504,7 +546,7 @@ def _pinned(case: Case) -> Words | None:
 def _no_scheduler(case: Case) -> Words | None:
     for pod in filter(_unbound, case.pods):
         created = seconds(pod["metadata"].get("creationTimestamp")) or case.now
-        if condition_of(pod, "PodScheduled") is None and case.now - created > PATIENCE:
+        if condition_of(pod, "PodScheduled") is None and case.now - created > OPERATOR_GRACE:
             scheduler = str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler")
             why = "the pod is older than a minute and says nothing of having been scheduled"
             return {"scheduler": scheduler, "pod": name_of(pod), "why": why}
@@ -517,32 +559,39 @@ def _no_sshd(case: Case, pod: Object) -> str | None:
         return None
     starts = [
         at
-        for one in (pod.get("status") or {}).get("containerStatuses") or ()
-        if (at := seconds(((one.get("state") or {}).get("running") or {}).get("startedAt")))
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if (at := seconds(((container.get("state") or {}).get("running") or {}).get("startedAt")))
     ]
-    said = case.told("Unhealthy").get(name_of(pod))
-    probes = [one.get("readinessProbe") for one in (pod.get("spec") or {}).get("containers") or ()]
-    if not starts or case.now - max(starts) <= PATIENCE or not (said or "ssh" in str(probes)):
+    message = case.told("Unhealthy").get(name_of(pod))
+    probes = [
+        container.get("readinessProbe")
+        for container in (pod.get("spec") or {}).get("containers") or ()
+    ]
+    if (
+        not starts
+        or case.now - max(starts) <= OPERATOR_GRACE
+        or not (message or "ssh" in str(probes))
+    ):
         return None
-    return said or "its readiness probe fails"
+    return message or "its readiness probe fails"
 
 
 def _operator(case: Case) -> Words | None:
     if not case.mpijob or case.suspended or case.pods or not ignored(case.mpijob):
         return None
-    if case.now - touched(case.mpijob) < PATIENCE or _pods_hidden(case):
+    if case.now - touched(case.mpijob) < OPERATOR_GRACE or _pods_hidden(case):
         return None
-    found = case.facts.operators
+    operators = case.facts.operators
     ready = "no Deployment of an MPI operator was found"
-    if found is None:
+    if operators is None:
         ready = "whether it runs may not be read"
-    elif found:
-        ready = "ready pods: " + ", ".join(f"{name} {many}" for name, many in found.items())
+    elif operators:
+        ready = "ready pods: " + ", ".join(f"{name} {many}" for name, many in operators.items())
     return {"why": f"it has written nothing on the job for a minute; {ready}"}
 
 
 def _pods_hidden(case: Case) -> bool:
-    return any(one.resource == "pods" for one in case.facts.denied)
+    return any(denial.resource == "pods" for denial in case.facts.denied)
 
 
 def _hidden(case: Case) -> Words | None:
@@ -551,7 +600,7 @@ def _hidden(case: Case) -> Words | None:
     denied = case.facts.denied
     if not denied or not case.pending or not blind:
         return None
-    deciding = [one for one in denied if one.resource in {"pods", "nodes", "mpijobs"}]
+    deciding = [denial for denial in denied if denial.resource in {"pods", "nodes", "mpijobs"}]
     missing = [*deciding, *denied][0]
     what, why = f"it waits, and you are {missing}", "what makes it wait is said there"
     if missing.why is not None:
@@ -562,13 +611,6 @@ def _hidden(case: Case) -> Words | None:
 # ---------------------------------------------------------------- running, or starting
 
 
-_SURE = {
-    Guarantee.GPUS: "each worker has these GPUs",
-    Guarantee.NODE: "each worker has its node, and the kubelet picked the GPUs",
-    Guarantee.ADVISORY: "nothing enforces the plan",
-}
-
-
 def _running(case: Case) -> Words | None:
     if not case.runs:
         return None
@@ -577,14 +619,32 @@ def _running(case: Case) -> Words | None:
     seen: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
     nodes = {node_of(pod) for pod in case.pods if not is_launcher(pod)}
     names, silence = sorted(filter(case.cordoned, nodes), key=natural), _silence(case)
-    if names and case.state == "placed":
+    if overdue := _overdue(case.pods, case.now):
+        ending = shortened([f"{pod} on {node}" for pod, node in overdue.items()], MAX_NAMED)
+        delete = f"kubectl delete pod {' '.join(overdue)} -n {case.status.namespace}"
+        seen = {
+            "why": f"deleted, but not ended since its grace period: {ending}",
+            "hint": "look at the kubelet of the node; if the node is gone for good:"
+            f" {delete} --grace-period=0 --force",
+        }
+    elif names:
         trouble = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} cordoned"
-        seen = _moved(case, trouble, "the gang stays there")
+        seen = {**seen, "why": f"{trouble}; the pods that run there stay"}
     elif silence is not None:
         look = f"{case.words['logs']}; look into it: {case.words['attach']} -- ps aux"
         seen = {"why": f"no output for {duration(silence)}", "hint": look}
-    said = (seen["why"], case.status.reason, *_worth(case.status))
-    return {**seen, "what": what, "why": "; ".join(filter(None, said))}
+    sentences = (seen["why"], case.status.reason, *_worth(case.status))
+    return {**seen, "what": what, "why": "; ".join(filter(None, sentences))}
+
+
+def _overdue(pods: Collection[Object], now: float) -> dict[str, str]:
+    """The pods that should have ended a while ago, each with its node."""
+    late = {}
+    for pod in sorted(pods, key=lambda pod: natural(name_of(pod))):
+        due = seconds(pod["metadata"].get("deletionTimestamp"))
+        if due is not None and now - due > OPERATOR_GRACE and not pod_over(pod):
+            late[name_of(pod)] = node_of(pod) or "no node yet"
+    return late
 
 
 def _silence(case: Case) -> float | None:
@@ -598,38 +658,35 @@ def _silence(case: Case) -> float | None:
 
 def _where(status: JobStatus) -> str:
     """The nodes of the workers, with their GPUs if the guarantee is `gpus`."""
-    found = status.forecast
-    sure = found is not None and found.guarantee == Guarantee.GPUS
+    forecast = status.forecast
+    sure = forecast is not None and forecast.guarantee == Guarantee.GPUS
     nodes: dict[str, list[str]] = {}
-    for _index, node, gpus in sorted(found.workers) if found is not None else ():
+    for _index, node, gpus in sorted(forecast.workers) if forecast is not None else ():
         nodes.setdefault(node, []).extend([",".join(map(str, gpus))] if gpus and sure else [])
     if not nodes:
-        nodes = {one.node: [] for one in status.instances if not one.chief and one.node}
-    return _some(
-        (
-            f"{name} (GPUs {'; '.join(sets)})" if (sets := nodes[name]) else name
-            for name in sorted(nodes, key=natural)
-        ),
-        "more nodes",
-    )
+        nodes = {
+            instance.node: []
+            for instance in status.instances
+            if not instance.chief and instance.node
+        }
+    shown = [
+        f"{name} (GPUs {'; '.join(sets)})" if (sets := nodes[name]) else name
+        for name in sorted(nodes, key=natural)
+    ]
+    return shortened(shown, MAX_NAMED, "more nodes")
 
 
 def _worth(status: JobStatus) -> Iterator[str]:
     """The recorded bandwidth of a job's placement, and its guarantee."""
-    found = status.forecast
-    if found is None or not found.workers:
+    forecast = status.forecast
+    if forecast is None or not forecast.workers:
         return
-    if found.usable is not None:
-        assumed = " assumed" if found.assumed else ""
-        best = "the best that there was" if found.optimal else ""
-        speed = f"bus bandwidth {estimates.recorded(found)}{assumed}"
-        yield ", ".join(filter(None, (speed, estimates.recorded_limit(found), best)))
-        if found.falls_short and found.bus_bandwidth is not None:
-            yield f"one host would reach {estimates.amount(found.bus_bandwidth)} GB/s there"
-    if found.guarantee in set(Guarantee):
-        by = f", by {enforced_by(found.binding)}" if found.binding else ""
-        doubt = "" if found.confirmed else ", unconfirmed"
-        yield f"{_SURE[Guarantee(found.guarantee)]}{by}{doubt}"
+    if forecast.usable is not None:
+        best = ", no placement had more at its start" if forecast.optimal else ""
+        yield f"bus bandwidth {estimates.stated(forecast)}{best}"
+        yield estimates.in_one_pod(forecast) or ""
+    if forecast.guarantee is not None:
+        yield f"guarantee {estimates.guaranteed(forecast)}"
 
 
 def _starting(case: Case) -> Words | None:
@@ -645,27 +702,30 @@ def _starting(case: Case) -> Words | None:
         what = f"{case.owner} has started it; its workers wait at their gates to be placed"
         hint = "the controller places them" if case.starts is True else f"{resume} places them"
         return {"what": what, "why": str(case.cause or why), "hint": hint}
+    if case.suspended:
+        return {"what": "only the version of arena-topo that recorded it starts it", "why": why}
     return {"what": "it is starting", "why": why}
 
 
 RULES = (
     # ended
     Rule(Code.DELETING, _deleting, "the job is being deleted"),
+    Rule(Code.HOSTFILE_NOT_READ, _hostfile_not_read, hint=on_launcher.HOSTFILE_HINT),
     Rule(
         Code.SUCCEEDED,
-        lambda case: _if(case.status.phase is Phase.SUCCEEDED),
+        lambda case: _when(case.status.phase is Phase.SUCCEEDED),
         "the job succeeded",
         "{logs}",
     ),
     Rule(
         Code.OUT_OF_MEMORY,
-        _told("OOMKilled", unless=lambda case: case.runs),
+        _by_reason("OOMKilled", unless=lambda case: case.runs),
         "{pods} {was} killed for using more memory than the limit",
         "submit it again with more --memory, or a smaller batch",
     ),
     Rule(
         Code.EVICTED,
-        _told(
+        _by_reason(
             "Evicted|EvictionByEvictionAPI|TerminationByKubelet",
             unless=lambda case: case.rolled_back,
         ),
@@ -675,13 +735,15 @@ RULES = (
     Rule(Code.NODE_LOST, _node_lost, "{pods} {was} on a node that is lost"),
     Rule(
         Code.REJECTED_BY_NODE,
-        _told(r"UnexpectedAdmissionError|OutOf(?!Memory)\w+|NodeAffinity|TopologyAffinityError"),
+        _by_reason(
+            r"UnexpectedAdmissionError|OutOf(?!Memory)\w+|NodeAffinity|TopologyAffinityError"
+        ),
         "{pods} {was} not taken by the kubelet of the node",
         "{again}",
     ),
     Rule(
         Code.PREEMPTED,
-        _told("PreemptionByScheduler|Preempted", unless=lambda case: case.runs),
+        _by_reason("PreemptionByScheduler|Preempted", unless=lambda case: case.runs),
         "{pods} {was} preempted by pods of higher priority",
         "submit it with a higher --priority, or {again}",
     ),
@@ -700,14 +762,14 @@ RULES = (
     ),
     Rule(
         Code.WORKER_FAILED,
-        _pods(_worker_failed),
+        _by_pod(_worker_failed),
         "{pods} {has} ended before the launcher",
         "{logs} -i {pod}",
     ),
     Rule(Code.LAUNCHER_FAILED, _launcher_failed, hint="{logs}"),
     Rule(
         Code.FAILED,
-        lambda case: _if(case.status.phase is Phase.FAILED, why=case.status.reason),
+        lambda case: _when(case.status.phase is Phase.FAILED, why=case.status.reason),
         "the job has failed",
         "{logs}",
     ),
@@ -740,7 +802,7 @@ RULES = (
     Rule(
         Code.TAKEN_BACK,
         _gave_up,
-        "it was started {tries} times, and rolled back each time",
+        "its last {tries} starts were rolled back",
         "once that is settled: {resume}",
     ),
     Rule(Code.PODS_TERMINATING, _old_pods, "it waits until the pods of its last run have ended"),
@@ -751,6 +813,11 @@ RULES = (
     ),
     Rule(Code.WAITING_FOR_GPUS, _no_room),
     Rule(Code.WAITING_FOR_TURN, _turn, "it fits, but {behind} comes first in the queue"),
+    Rule(
+        Code.WAITING_FOR_BANDWIDTH,
+        _patience,
+        "it is patient: it waits for {place}, where it has more bandwidth",
+    ),
     Rule(
         Code.NOBODY_STARTS, _nobody_starts, "it fits now, but no controller starts it", "{resume}"
     ),
@@ -790,20 +857,20 @@ RULES = (
     ),
     Rule(
         Code.NAME_TAKEN,
-        _told("ErrResourceExists", unless=lambda case: case.pods),
+        _by_reason("ErrResourceExists", unless=lambda case: case.pods),
         "an object that is not of this job has a name that the job needs",
         "wait until that object is gone, or delete it; else {delete}, and submit it under another"
         " name",
     ),
     Rule(
         Code.INVALID_JOB,
-        _told("ValidationError", unless=lambda case: case.pods),
+        _by_reason("ValidationError", unless=lambda case: case.pods),
         "the MPI operator does not accept the job",
         "{delete}, and submit it corrected",
     ),
     Rule(
         Code.IMAGE_PULL,
-        _told(
+        _by_reason(
             "ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|RegistryUnavailable"
             "|SignatureValidationFailed"
         ),
@@ -812,25 +879,25 @@ RULES = (
     ),
     Rule(
         Code.CONTAINER_ERROR,
-        _told("CreateContainer(Config)?Error|RunContainerError|CrashLoopBackOff"),
+        _by_reason("CreateContainer(Config)?Error|RunContainerError|CrashLoopBackOff"),
         "a container of {pods} cannot be started, or ends again and again",
         "{logs}",
     ),
     Rule(
         Code.VOLUME_MISSING,
-        _told("FailedMount|FailedAttachVolume"),
+        _by_reason("FailedMount|FailedAttachVolume"),
         "a volume of {pods} cannot be mounted",
         "check --data, --data-dir, --config-file",
     ),
     Rule(
         Code.POLICY_NOT_EFFECTIVE,
-        _pods(_mapped),
+        _by_pod(_mapped),
         "{pods} {waits} at the gate: no policy has answered",
         f"{{resume}}; an administrator runs: {PROGRAM} install",
     ),
     Rule(
         Code.GATED_NO_PATCHER,
-        _pods(_gated),
+        _by_pod(_gated),
         "{pods} {waits} at the gate without a node",
         "{resume}",
     ),
@@ -848,7 +915,7 @@ RULES = (
     ),
     Rule(
         Code.UNSCHEDULABLE,
-        _told("Unschedulable|SchedulerError"),
+        _by_reason("Unschedulable|SchedulerError"),
         "{pods} {has} no node to run on",
         "{room}",
     ),
@@ -860,7 +927,7 @@ RULES = (
     ),
     Rule(
         Code.NO_SSHD,
-        _pods(_no_sshd),
+        _by_pod(_no_sshd),
         "{pods} {runs} without an sshd that answers",
         "{logs} -i {pod}; the image needs /usr/sbin/sshd",
     ),
@@ -876,7 +943,7 @@ RULES = (
     Rule(Code.STARTING, _starting),
     Rule(
         Code.UNKNOWN,
-        lambda case: _if(True, why=case.status.reason),
+        lambda case: _when(True, why=case.status.reason),
         "nothing is known of what the job does",
     ),
 )

@@ -1,12 +1,15 @@
 """Solver(cluster): which nodes and which GPUs each worker of a gang gets.
 
 The solver has requests, not jobs, as input and no side effects: values in, values out. An answer
-contains its proof, a refusal its reasons as values. Other packages import from here alone.
+contains its proof, a refusal its reasons as values. Other packages import from here, and from
+`door` what searches.
 
     door            Solver: all answers about one cluster
     gang            the search: bandwidth by bandwidth, level by level
-    classes         equivalence classes of nodes, and the tree of network domains
+    index           the nodes by state, and the tree of network domains; follows changes
+    classes         equivalence classes of nodes for a request
     domains         which domain of a level
+    parts           several NVLink domains, each with a part of the gang
     selection       how many nodes of each class, and how full: fewest, then cheapest
     gpu_sets        the bandwidth of every set of GPUs of a machine
     loads           the value of a set of GPUs of a node for a job
@@ -21,27 +24,18 @@ This module has the request and the answers.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
 
 from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.solver.gpu_sets import UNLIMITED as UNLIMITED
 from arena_topo.solver.gpu_sets import GPUSets as GPUSets
 from arena_topo.solver.gpu_sets import sets_of as sets_of
-from arena_topo.topology import Cluster, NodeName
-
-if TYPE_CHECKING:
-    from arena_topo.solver.door import Answer as Answer
-    from arena_topo.solver.door import Objective as Objective
-    from arena_topo.solver.door import Solver as Solver
-    from arena_topo.solver.door import place as place
-    from arena_topo.solver.door import valued as valued
+from arena_topo.topology import Cluster, Node, NodeName
 
 NODE_TIER = "node"
 BEYOND = "beyond"
@@ -58,21 +52,25 @@ says where interference costs less than fragmentation."""
 class Reason(Enum):
     """Why a node cannot take a worker; people see the values."""
 
-    UNAVAILABLE = "not ready or cordoned"
+    NOT_READY = "not ready"
+    CORDONED = "cordoned"
     SHARED = "MIG or shared GPUs"
     SELECTOR = "node selector does not match"
     TAINT = "taint not tolerated"
-    DEDICATED = "not reserved for topology jobs, as other nodes are"
+    DEDICATED = "not among the nodes reserved for topology jobs"
+    AVOIDED = "to be avoided, by --avoid"
     MODEL = "another GPU model"
     NO_GPUS = "no GPUs"
     TOO_SMALL = "fewer GPUs than one worker needs"
+    RESERVED = "reserved for a gang that comes first in the queue"
     BUSY = "not enough free GPUs"
+    BROKEN = "too few healthy GPUs"
     RESOURCES = "not enough free CPU or memory"
     BANDWIDTH = "no placement reaches the bandwidth asked for"
     MAX_NODES = "no placement on so few nodes holds all workers"
     PER_NODE = "one worker at most, as each would run sshd on the network of the node"
     LEVEL = "no domain of the level asked for holds all workers"
-    ROOM = "room for some of the workers, not for all"
+    ROOM = "room for some workers, and nowhere for the rest"
 
 
 class Policy(Enum):
@@ -81,6 +79,10 @@ class Policy(Enum):
     PACK = "pack"
     SPREAD = "spread"
     ADAPTIVE = "adaptive"
+
+
+Seats = tuple[tuple[NodeName, tuple[int, ...]], ...]
+"""The node and the GPUs of each worker, in rank order; no GPUs where the kubelet picks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,10 @@ class Request:
     one host if they are `joined`, else a host each. Hosts reach each other over `wire`. `required`
     is the level that all nodes must share (`node`, a tier of the cluster, `beyond`). `preferred` is
     the level that they share if possible, even at the cost of bandwidth. `pack_above` is the share
-    of GPUs in use above which the adaptive policy packs. InvalidJob for a gang without workers or
-    without GPUs.
+    of GPUs in use above which the adaptive policy packs. `seats` is the only placement that will
+    do, if there are any. If the gang is `blind`, the kubelet picks its GPUs on each node that does
+    not pin them (`Node.pins`), so such a node counts with the worst set that its pods may get.
+    InvalidJob for a gang without workers or without GPUs.
     """
 
     workers: int
@@ -114,11 +118,29 @@ class Request:
     preferred: str | None = None
     policy: Policy = Policy.PACK
     pack_above: float = PACK_ABOVE
+    seats: Seats = ()
+    blind: bool = False
 
     def __post_init__(self) -> None:
         for count, noun in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
             if count < 1:
                 raise InvalidJob(f"a gang needs at least one {noun}", why=f"{count} were asked for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A constraint on one start of a job, beyond its own flags: nodes to avoid, or its seats."""
+
+    avoid: tuple[NodeName, ...] = ()
+    seats: Seats = ()
+
+    def on(self, request: Request) -> Request:
+        """The request under this constraint."""
+        avoided = dict.fromkeys(self.avoid, Reason.AVOIDED)
+        return replace(request, excluded={**request.excluded, **avoided}, seats=self.seats)
+
+
+UNCONSTRAINED = Constraint()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +162,14 @@ class Proof:
 
     If a level is preferred, that holds for placements as near as the one found. `optimal`: no
     placement is in a higher band of bandwidth, and of those in this band none is nearer together,
-    on fewer nodes, or has more bandwidth inside. Fragmentation is not proven.
+    on fewer nodes, or has more bandwidth inside. Fragmentation is not proven. If `rated`, both hold
+    only among placements without a network, or NICs, of unknown rate: those come after known ones,
+    but may give more than `bound`.
     """
 
     optimal: bool
     bound: float
+    rated: bool = False
 
 
 UNPROVEN = Proof(optimal=False, bound=UNLIMITED)
@@ -206,11 +231,20 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A reason why nodes take no worker (or not enough), the number of nodes, one of them."""
+    """A reason why nodes take no worker (or not enough), the number of nodes, one of them.
+
+    `job` is the gang for which they are reserved, if that is the reason.
+    """
 
     reason: Reason
     nodes: int
     example: NodeName
+    job: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The reason in words: `reserved for team-a/bert`."""
+        return self.reason.value if self.job is None else f"reserved for {self.job}"
 
 
 class Unplaceable(ArenaError):
@@ -233,7 +267,7 @@ class Unplaceable(ArenaError):
     ) -> None:
         counted = [
             f"{refusal.nodes} node{'s' if refusal.nodes != 1 else ''} ({refusal.example}"
-            f"{', ...' if refusal.nodes > 1 else ''}): {refusal.reason.value}"
+            f"{', ...' if refusal.nodes > 1 else ''}): {refusal.text}"
             for refusal in refusals
         ]
         super().__init__(message, why=why or "; ".join(counted) or None, hint=nearest)
@@ -269,20 +303,19 @@ def edge(band: float) -> float:
     return BAND**band if math.isfinite(band) else band
 
 
+def in_cents(rate: float) -> float:
+    """The largest number of GB/s with two decimal places that is not above a rate."""
+    cents = math.floor(round(rate * 100, 6))
+    return (cents if cents / 100 <= rate else cents - 1) / 100
+
+
 def distances(cluster: Cluster) -> dict[str, int]:
     """The words for the distance between nodes, nearest first, each with its number."""
     levels = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
     return {level: distance for distance, level in enumerate(levels)}
 
 
-def once_empty(today: Cluster) -> str:
-    """The clause for the time when the cluster has its full capacity."""
-    closed = any(node.unavailable is not None for node in today.nodes)
-    return f"once the cluster is empty{' and all its nodes are ready' if closed else ''}"
-
-
-def __getattr__(name: str) -> Any:
-    # Most users of placements need no search, and importing the search takes time.
-    if name in {"Answer", "Objective", "Solver", "place", "valued"}:
-        return getattr(importlib.import_module("arena_topo.solver.door"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def once_empty(today: Iterable[Node]) -> str:
+    """The clause for the time when these nodes have their full capacity."""
+    closed = any(node.unavailable is not None for node in today)
+    return f"once all other jobs have ended{' and all nodes are ready' if closed else ''}"

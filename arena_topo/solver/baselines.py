@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from arena_topo.solver import UNPROVEN, Counts, Placement, Request
 from arena_topo.solver.classes import room
-from arena_topo.solver.valuing import placed
+from arena_topo.solver.valuation import value_placement
 from arena_topo.topology import Cluster, Node, members, natural
 
 
@@ -29,7 +29,7 @@ def first_fit(request: Request, cluster: Cluster) -> Placement | None:
     return None
 
 
-def spread(request: Request, cluster: Cluster) -> Placement | None:
+def place_spread(request: Request, cluster: Cluster) -> Placement | None:
     """Give each worker the node with the smallest share of GPUs in use; ties by name, by index.
 
     So four one-GPU workers on two empty nodes go 2 + 2, as in Alibaba Cloud's TensorFlow example.
@@ -102,7 +102,7 @@ def _outcome(
         for at, workers in loads.items()
         for gpus in _by_index(seats[at][0], workers, request.gpus)
     ]
-    return placed(pods, request, cluster, proof=UNPROVEN, blind=False)
+    return value_placement(pods, request, cluster, proof=UNPROVEN, blind=request.blind)
 
 
 def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:

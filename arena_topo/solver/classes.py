@@ -1,70 +1,76 @@
-"""Equivalence classes of the nodes for a job, and the tree of network domains.
+"""Equivalence classes of the nodes for a job.
 
-An `Index` is built once per cluster and used for many requests: it sorts nodes into classes (same
-configuration, same free set) and into the domains of the network. A `Pool` has the groups of nodes
-that are the same to one request and its changes, and `Candidates` are the classes that one request
-may use.
+`NodeGroups` are the groups of nodes of an `Index` that are the same to one request and its changes,
+and `Candidates` are the classes that one request may use.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, chain, groupby
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from arena_topo.bandwidth import Wire, network_limit
-from arena_topo.solver import Reason, Request
-from arena_topo.solver.fragmentation import (
-    PackingCost,
-    Proximity,
-    packing_cost,
-    proximity,
-    spreading_cost,
-    spreads,
-)
+from arena_topo.solver import Reason, Request, band, edge
+from arena_topo.solver.fragmentation import PackingCost, packing_cost, spreading_cost
 from arena_topo.solver.gpu_sets import UNLIMITED
-from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
+from arena_topo.solver.index import Domain, GroupOf, GroupOfNodes, Index
+from arena_topo.solver.loads import AMONG, DIGIT, NEARNESS, Floor, Hosts, Loads, Terms
 from arena_topo.solver.memo import remembered
-from arena_topo.solver.valuing import is_given, nvlink_domain, rate_of_level
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, count, natural
+from arena_topo.solver.valuation import nvlink_domain
+from arena_topo.topology import CORDONED, GPUSet, Node, NodeName, count
 
-if TYPE_CHECKING:
-    from arena_topo.solver.domains import DomainSearch
+MOST_SHAPES = 64
+"""The sizes and limits of requests for which an index remembers the classes of nodes."""
 
-WHOLE = -1
-"""The level of the whole cluster, coarser than any tier."""
-
-Kind = tuple[str, str]
+ModelAndResource = tuple[str, str]
 """The key of nodes that one gang may combine: GPU model, resource name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class NodeClass:
     """Nodes that are the same to a job.
 
     `unattributed` of the `free` GPUs are in use, with unknown indexes. `capacity` is the most
     workers of the request that one of the nodes takes; 0 for none. `network` is GB/s that one of
-    them can send to others. `domain`: it is in an NVLink domain with others.
+    them can send to others. `domain`: it is in an NVLink domain with others. If the class is
+    `blind`, the nodes do not pin the GPUs that are planned for a job. If it is so or has
+    unattributed GPUs, those of a job are `picked` by the kubelet, and the worst set counts.
     """
 
     loads: Loads
     cost: PackingCost
     free: GPUSet
     unattributed: int
-    kind: Kind
+    kind: ModelAndResource
     capacity: int = 0
     network: float = UNLIMITED
     domain: bool = False
+    blind: bool = False
+    picked: bool = False
 
     def terms(self, terms: Terms) -> Terms:
         """The terms on this class: NVLink that leaves the machine joins all its pods."""
         if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
             return terms._replace(joined=True)
         return terms
+
+    def assumed(self, terms: Terms) -> bool:
+        """Whether what joins the hosts of a job rests on a rate that was not given."""
+        return self.loads.assumed(self.terms(terms))
+
+    def off_the_switch(self, ranks: int) -> bool:
+        """Whether some free GPUs are not joined to the NVLink domain of the node."""
+        usable = self.domain and self.free
+        return bool(usable) and not self.loads.sets.facts.in_domain(self.free, ranks)
+
+    def parts_of_a_host(self, terms: Terms) -> bool:
+        """Whether such nodes are valued together (`parts`), not one by one."""
+        return self.domain and terms.hosts in AMONG
 
     def best(self, workers: int, terms: Terms) -> float:
         """GB/s that a job can count on, as limited by so many workers on one node."""
@@ -74,51 +80,109 @@ class NodeClass:
             return 0.0
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return 0.0
-        # The kubelet picks among unattributed GPUs, so the worst set counts.
-        value = (self.loads.worst if self.unattributed else self.loads.best)(self.free, size, terms)
+        value = (self.loads.worst if self.picked else self.loads.best)(self.free, size, terms)
         return min(value, self.network_limit(terms))
+
+    @remembered
+    def speeds(self, terms: Terms) -> tuple[float, ...]:
+        """GB/s that a job can count on with 1, 2, ... workers on one node, as many as it takes."""
+        most = min(self.capacity, terms.ranks // terms.gpus)
+        if terms.hosts is Hosts.DOMAIN and not self.domain:
+            return (0.0,) * most
+        limit, terms = self.network_limit(terms), self.terms(terms)
+        speeds = self.loads.speeds(self.free, most, terms, self.picked)
+        return speeds if math.isinf(limit) else tuple([min(speed, limit) for speed in speeds])
 
     def most_inside(self, workers: int, floor: Floor) -> float:
         """The most GB/s of joined pods on a set with a floor; 0 if no set has it."""
         size = workers * floor.terms.gpus
         if self.best(workers, floor.terms) < floor.bandwidth:
             return 0.0
-        if self.unattributed:
+        if self.picked:
             return self.loads.worst(self.free, size, floor.joined)
         return self.loads.most_inside(self.free, size, self._floor(floor))
 
     def price(self, workers: int, floor: Floor) -> int | None:
-        """The cost of so many workers on one node at a floor; None if they are too slow."""
+        """The cost of so many workers on one node at a floor; None if they are too slow.
+
+        Where the kubelet picks, no nearness counts, and GPUs are only counted, as nobody knows
+        which ones remain; at equal cost the node with the faster planned set is preferred.
+        """
         if self.best(workers, floor.terms) < floor.bandwidth:
             return None
-        if self.unattributed:
+        if self.network_limit(floor.joined) < floor.inside:
+            return None
+        if self.picked:
             size = workers * floor.terms.gpus
             if floor.inside and self.loads.worst(self.free, size, floor.joined) < floor.inside:
                 return None
-            return self.cost.counted(count(self.free) - self.unattributed, size)
+            cost = self.cost.counted(count(self.free) - self.unattributed, size)
+            return NEARNESS * cost + (self._shortfall(workers, floor) if self.blind else 0)
         cheapest = self.cheapest(workers, floor)
         return None if cheapest is None else cheapest[0]
 
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
-        """The cheapest set for so many workers at a floor, and its cost."""
+        """The nearest set for so many workers at a floor, and the price of the node."""
         size = workers * floor.terms.gpus
         return self.loads.cheapest(self.cost, self.free, size, self._floor(floor))
 
     def reached(self, workers: int, floor: Floor) -> float:
         """GB/s that the cheapest set of a node allows."""
-        cheapest = None if self.unattributed else self.cheapest(workers, floor)
+        cheapest = None if self.picked else self.cheapest(workers, floor)
         if cheapest is None:
             return self.best(workers, floor.terms)
         value = self.loads.rate(cheapest[1], self.terms(floor.terms))
         return min(value, self.network_limit(floor.terms))
 
-    def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
-        """The GPUs of each of so many workers at a floor; empty if the kubelet picks them."""
+    def pods(
+        self, workers: int, floor: Floor, *, planned: float = 0.0
+    ) -> Sequence[tuple[int, ...]]:
+        """The GPUs of each of so many workers at a floor; empty if it is not known which are free.
+
+        Where free GPUs are known and the kubelet picks, they are the fastest ones; elsewhere they
+        have `planned` GB/s as well if they can.
+        """
         if self.unattributed:
             return [()] * workers
-        cheapest = self.cheapest(workers, floor)
+        if self.blind:
+            cheapest = self.cheapest(workers, self._planned(workers, floor))
+        else:
+            faster = floor._replace(bandwidth=max(floor.bandwidth, planned))
+            cheapest = self.cheapest(workers, faster) or self.cheapest(workers, floor)
         assert cheapest is not None, "a load that is chosen has GPUs"
         return self.loads.pods(cheapest[1], self.terms(floor.terms))
+
+    def fastest(self, workers: int, terms: Terms) -> float:
+        """GB/s of the fastest GPUs for so many workers, whether they can be promised or not."""
+        if self.unattributed:
+            return self.best(workers, terms)
+        terms = self.terms(terms)
+        value = self.loads.best(self.free, workers * terms.gpus, terms)
+        return min(value, self.network_limit(terms))
+
+    def _planned(self, workers: int, floor: Floor) -> Floor:
+        """The floor of the fastest sets of this class, whether they can be promised or not."""
+        floor, size = self._floor(floor), workers * floor.terms.gpus
+        fastest = self.loads.best(self.free, size, floor.terms)
+        floor = floor._replace(bandwidth=edge(band(fastest)), inside=0.0)
+        return floor._replace(inside=self.loads.most_inside(self.free, size, floor))
+
+    def _shortfall(self, workers: int, floor: Floor) -> int:
+        """Bands from the planned set to the best one of the machine, for pods, then if joined."""
+        floor, size = self._floor(floor), workers * floor.terms.gpus
+        everything = self.loads.sets.everything
+        if self.unattributed:
+            rate = self.loads.worst(self.free, size, floor.terms)
+            inside = self.loads.worst(self.free, size, floor.joined)
+        else:
+            planned = self._planned(workers, floor)
+            rate, inside = planned.bandwidth, planned.inside
+        most = (self.loads.best(everything, size, terms) for terms in (floor.terms, floor.joined))
+        gaps = [
+            int(band(best) - band(value)) if value > 0 and math.isfinite(best) else 0
+            for best, value in zip(most, (rate, inside), strict=True)
+        ]
+        return gaps[0] * DIGIT + gaps[1]
 
     def network_limit(self, terms: Terms) -> float:
         """GB/s that the node's own network allows; UNLIMITED if it is not the slower part."""
@@ -133,213 +197,79 @@ class NodeClass:
         return floor if terms is floor.terms else floor._replace(terms=terms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Domain:
-    """A domain of the network: a rack, a spine, or the whole cluster.
+def class_of(
+    index: Index,
+    node: Node,
+    *,
+    capacity: int = 0,
+    mixed: bool = False,
+    blind: bool = False,
+    spread: bool = False,
+) -> NodeClass:
+    """The class of a node, in its present state or in a hypothetical one."""
+    loads = index.loads(node.machine)
+    sets = loads.sets
+    # Where all sets of a size are worth the same, it does not matter who picks.
+    blind = blind and not node.pins and not loads.alike
+    return NodeClass(
+        loads=loads,
+        cost=spreading_cost(sets, index.proximity(node.machine)) if spread else packing_cost(sets),
+        free=node.free,
+        unattributed=node.unattributed,
+        kind=model_and_resource(node, mixed=mixed),
+        capacity=capacity,
+        network=node.network,
+        domain=nvlink_domain(index.fabric, node) is not None,
+        blind=blind,
+        picked=blind or node.unattributed > 0,
+    )
 
-    `level` is the index of its tier, from coarse to near; `WHOLE` is above them. `leaves` are the
-    nearest domains in it, as positions in `Index.leaves`; the domains of one level are ordered by
-    name. `free` counts the GPUs that any job could take.
+
+def groups_for(request: Request, index: Index, *, idle: bool = False) -> NodeGroups:
+    """The nodes in groups that are the same to a request and its changes.
+
+    With `idle` all jobs have ended, and every node and GPU is healthy.
     """
-
-    level: int
-    leaves: range
-    free: int
-    children: tuple[Domain, ...] = ()
-
-
-Leaf = tuple[Sequence[int], Sequence[Node]]
-"""The nodes of a nearest domain in the order of their names, and the class of each."""
-
-
-class Index:
-    """The nodes of a cluster by free GPUs and by network domain."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._loads: dict[tuple[object, ...], Loads] = {}
-        self._proximities: dict[tuple[object, ...], Proximity] = {}
-        self._pools: dict[bool, Pool] = {}
-        self.firsts: list[Node] = []
-        paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
-        ids: dict[tuple[object, ...], int] = {}
-        for node in sorted(cluster.nodes, key=lambda node: (natural(node.name), node.name)):
-            key = (
-                self.loads(node.machine),
-                node.free,
-                node.unattributed,
-                node.resource,
-                node.unavailable is None,
-                node.shared is None,
-                node.network,
-                node.allocatable,
-            )
-            at = ids.setdefault(key, len(ids))
-            if at == len(self.firsts):
-                self.firsts.append(node)
-            home = paths.setdefault(node.domains, ([], []))
-            home[0].append(at)
-            home[1].append(node)
-        ordered = sorted(paths, key=lambda path: [natural(name) for name in path])
-        self.leaves: list[Leaf] = [paths[path] for path in ordered]
-        self.levels: dict[int, list[Domain]] = {at: [] for at in range(len(cluster.tiers))}
-        self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
-        self.whole = self._domain(ordered, 0, WHOLE)
-        self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)
-        """The domains of each leaf, coarse to near."""
-        for level in range(len(cluster.tiers)):
-            for domain in self.levels[level]:
-                for leaf in domain.leaves:
-                    self.paths[leaf] += (domain,)
-
-    def _domain(self, paths: Sequence[tuple[str, ...]], start: int, level: int) -> Domain:
-        """The domain of consecutive leaves, with all domains inside it."""
-        children: list[Domain] = []
-        if level + 1 < len(self.cluster.tiers):
-            at = start
-            for _, inside in groupby(paths, key=lambda path: path[level + 1]):
-                nested = list(inside)
-                children.append(self._domain(nested, at, level + 1))
-                at += len(nested)
-        stop = start + len(paths)
-        domain = Domain(
-            level=level,
-            leaves=range(start, stop),
-            free=self._free[stop] - self._free[start],
-            children=tuple(children),
-        )
-        self.levels.setdefault(level, []).append(domain)
-        return domain
-
-    def loads(self, machine: Machine) -> Loads:
-        """The values of the GPU sets of a machine."""
-        # Comparing matrices is slow, and most nodes of a kind share one object.
-        key = (
-            *(id(machine.links), id(machine.nics), machine.model),
-            *(machine.nvswitch, machine.pcie_generation, machine.measured),
-        )
-        loads = self._loads.get(key)
-        if loads is None:
-            loads = self._loads[key] = loads_of(machine)
-        return loads
-
-    def proximity(self, machine: Machine) -> Proximity:
-        """The proximity of the GPUs of a machine."""
-        key = (self.loads(machine), tuple(gpu.numa for gpu in machine.gpus))
-        result = self._proximities.get(key)
-        if result is None:
-            result = self._proximities[key] = proximity(machine)
-        return result
-
-    def distance(self, level: int) -> int:
-        """The distance of nodes that first meet at this level: 1 for the nearest tier."""
-        return len(self.cluster.tiers) - level
-
-    def network(self, request: Request, hosts: Hosts, level: int) -> float:
-        """GB/s that the network allows to a gang whose nodes first meet at a level."""
-        rate = rate_of_level(self.cluster, level, request.wire)
-        if rate is None or hosts not in AMONG:
-            return UNLIMITED
-        ranks = request.workers * request.gpus
-        return network_limit(rate, among=AMONG[hosts], ranks=ranks, wire=request.wire)
-
-    def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
-        """The terms of a gang on one node, or on nodes that first meet at a level."""
-        apart = level is not None
-        return Terms(
-            hosts=hosts,
-            gpus=request.gpus,
-            ranks=request.workers * request.gpus,
-            joined=request.joined,
-            wire=request.wire,
-            rated=apart and rate_of_level(self.cluster, level or 0, request.wire) is not None,
-            given=apart and is_given(self.cluster, level or 0),
-        )
-
-    def pool(self, request: Request, *, idle: bool = False) -> Pool:
-        """The nodes in groups that are the same to a request and its changes."""
-        spread = spreads(request, self.cluster)
-        if spread or request.excluded or request.cpu or request.memory:
-            return Pool(self, request, idle=idle, spread=spread)
-        if idle not in self._pools:
-            self._pools[idle] = Pool(self, request, idle=idle, spread=False)
-        return self._pools[idle]
-
-    def candidates(self, request: Request) -> Candidates:
-        """The part of the cluster that a request may use."""
-        return self.pool(request).candidates(request)
-
-    def node_class(
-        self,
-        node: Node,
-        *,
-        capacity: int = 0,
-        mixed: bool = False,
-        near: Proximity | None = None,
-    ) -> NodeClass:
-        """The class of a node, in its present state or in a hypothetical one."""
-        loads = self.loads(node.machine)
-        sets = loads.sets
-        return NodeClass(
-            loads=loads,
-            cost=packing_cost(sets) if near is None else spreading_cost(sets, near),
-            free=node.free,
-            unattributed=node.unattributed,
-            kind=kind_of(node, mixed=mixed),
-            capacity=capacity,
-            network=node.network,
-            domain=nvlink_domain(self.cluster, node) is not None,
-        )
+    spread = index.spreads(request)
+    if request.excluded or request.cpu or request.memory:
+        return NodeGroups(request, index, idle=idle, spread=spread)
+    cache = index.idle_now if idle else index.now
+    if spread not in cache:
+        cache[spread] = NodeGroups(request, index, idle=idle, spread=spread)
+    groups: NodeGroups = cache[spread]
+    return groups
 
 
-class Pool:
+class NodeGroups:
     """The nodes of a cluster in groups that are the same to a request and its changes.
 
-    Groups have numbers: `nodes` has the first node of each by name, `leaves` the groups of the
-    nodes of each leaf, `counts` the number of nodes of each group. With `idle` all jobs have ended,
-    and every node and GPU is healthy.
+    Groups have numbers: `nodes` has the first node of each, `counts` the number of its nodes.
     """
 
-    def __init__(self, index: Index, request: Request, *, idle: bool, spread: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        index: Index,
+        *,
+        idle: bool,
+        spread: bool,
+        key: Callable[[Node], object] | None = None,
+    ) -> None:
         self.index = index
         self.idle = idle
         self.excluded = request.excluded
-        self.nodes: list[Node] = []
-        self._near: list[Proximity | None] = []
-        self._like: list[object] = []
-        kinds = [_idle_kind(index, node) if idle else at for at, node in enumerate(index.firsts)]
-        numbers: dict[tuple[object, ...], int] = {}
-
-        def number(at: int, node: Node) -> int:
-            state = node.idle() if idle else node
-            near = index.proximity(node.machine) if spread else None
-            limits = (
-                request.excluded.get(node.name),
-                state.cpu if request.cpu else None,
-                state.memory if request.memory else None,
-            )
-            group = numbers.setdefault((kinds[at], near, *limits), len(numbers))
-            if group == len(self.nodes):
-                self.nodes.append(state)
-                self._near.append(near)
-                self._like.append((kinds[at], near))
-            return group
-
-        if spread or request.excluded or request.cpu or request.memory:
-            self.leaves: list[Leaf] = [
-                (list(map(number, classes, nodes)), nodes) for classes, nodes in index.leaves
-            ]
-        else:
-            of = [number(at, node) for at, node in enumerate(index.firsts)]
-            self.leaves = _renumbered(index.leaves, of)
-        self.counts = Counter(chain.from_iterable(groups for groups, _ in self.leaves))
+        self._request = request
+        self._spread = spread
+        self._key = key
+        self._states = index.idle_groups if idle else index.groups
+        self._state_of: GroupOf = index.idle_of if idle else index.of.__getitem__
         self._candidates: dict[tuple[object, ...], Candidates] = {}
 
     def candidates(self, request: Request) -> Candidates:
         """The candidates for a request that differs from the pool's only in size and limits."""
         key = (
             *(request.gpus, request.cpu, request.memory),
-            *(request.model, request.mix_models, request.per_node),
+            *(request.model, request.mix_models, request.per_node, request.blind),
         )
         candidates = self._candidates.get(key)
         if candidates is None:
@@ -347,23 +277,99 @@ class Pool:
         return candidates
 
     def _sorted(self, request: Request) -> Candidates:
-        """The groups merged into classes by free GPUs and capacity (with CPU and memory)."""
-        ids: dict[tuple[object, int], int] = {}
-        classes: list[NodeClass] = []
-        of: list[int] = []
-        for node, like, near in zip(self.nodes, self._like, self._near, strict=True):
-            capacity = room(request, node)
-            at = ids.setdefault((like, capacity), len(classes))
-            if at == len(classes):
-                mixed = request.mix_models
-                node_class = self.index.node_class(node, capacity=capacity, mixed=mixed, near=near)
-                classes.append(node_class)
-            of.append(at)
-        if len(classes) == len(self.nodes):
-            return Candidates(self.index, classes, self.leaves, self.counts)
-        leaves = _renumbered(self.leaves, of)
-        counts = Counter(chain.from_iterable(numbers for numbers, _ in leaves))
-        return Candidates(self.index, classes, leaves, counts)
+        """The classes of the nodes with room, by free GPUs and capacity (with CPU and memory)."""
+        cache = self.index.classes
+        if len(cache) > MOST_SHAPES:
+            cache.clear()
+        shape = (request.gpus, request.model, request.mix_models, request.per_node, request.blind)
+        known = cache.setdefault((*shape, self._spread), {})
+        unlimited = replace(request, excluded={}, cpu=0.0, memory=0)
+
+        def of(group: GroupOfNodes, capacity: int | None = None) -> NodeClass:
+            nodes = known.get((group, capacity))
+            if nodes is None:
+                nodes = known[group, capacity] = class_of(
+                    self.index,
+                    group.node,
+                    capacity=room(unlimited, group.node) if capacity is None else capacity,
+                    mixed=request.mix_models,
+                    blind=request.blind,
+                    spread=self._spread,
+                )
+            return nodes
+
+        classes = [(of(group), group) for group in self._states]
+        group_of = self._state_of
+        fewer = self._fewer(request, {group: nodes.capacity for nodes, group in classes})
+        if fewer:
+            parts, group_of = self.index.split(self._states, group_of, fewer)
+            place = {group: at for at, group in enumerate(self._states)}
+            marked = sorted(parts, key=lambda part: (place[part[0]], part[1] or 0))
+            classes = [(of(*key), parts[key]) for key in marked]
+        return Candidates(
+            self.index,
+            [nodes for nodes, _ in classes if nodes.capacity],
+            [group for nodes, group in classes if nodes.capacity],
+            group_of,
+        )
+
+    def _fewer(
+        self, request: Request, capacities: Mapping[GroupOfNodes, int]
+    ) -> dict[NodeName, int]:
+        """The nodes that take fewer workers than others of their group, and how many."""
+        of, fewer = self._state_of, dict[NodeName, int]()
+        if request.cpu or request.memory:
+            for name, node in self.index.nodes.items():
+                most = capacities[of(name)]
+                if most:
+                    cpu, memory = _resources(node, idle=self.idle)
+                    least = _with_resources(request, most, cpu, memory)
+                    if least < most:
+                        fewer[name] = least
+        return fewer | dict.fromkeys(
+            (name for name in request.excluded if name in self.index.of), 0
+        )
+
+    @cached_property
+    def _parts(self) -> tuple[Sequence[GroupOfNodes], GroupOf]:
+        """The groups in their order, and the group of each node."""
+        request, nodes = self._request, self.index.nodes
+        marked: Iterable[NodeName] = (name for name in request.excluded if name in nodes)
+        if request.cpu or request.memory or self._key:
+            marked = nodes
+        marks: dict[NodeName, object] = {}
+        for name in marked:
+            cpu, memory = _resources(nodes[name], idle=self.idle)
+            marks[name] = (
+                request.excluded.get(name),
+                cpu if request.cpu else None,
+                memory if request.memory else None,
+                self._key(nodes[name]) if self._key else None,
+            )
+        if not marks:
+            return self._states, self._state_of
+        parts, of = self.index.split(self._states, self._state_of, marks)
+        return self.index.ordered(parts.values(), of), of
+
+    def split(self, key: Callable[[Node], object]) -> NodeGroups:
+        """The same nodes in smaller groups, whose nodes have the same key too."""
+        return NodeGroups(self._request, self.index, idle=self.idle, spread=self._spread, key=key)
+
+    def as_candidates(self, classes: Sequence[NodeClass]) -> Candidates:
+        """The candidates if each group is a class."""
+        groups, of = self._parts
+        return Candidates(self.index, classes, groups, of)
+
+    @cached_property
+    def nodes(self) -> Sequence[Node]:
+        """The first node of each group."""
+        first = (self.index.first(group) for group in self._parts[0])
+        return [node.idle() if self.idle else node for node in first]
+
+    @cached_property
+    def counts(self) -> Sequence[int]:
+        """The number of nodes of each group."""
+        return [group.nodes for group in self._parts[0]]
 
     @cached_property
     def models(self) -> frozenset[str]:
@@ -372,72 +378,128 @@ class Pool:
 
     def sums(self, values: Sequence[float], level: int) -> list[float]:
         """For each domain of a level, the sum of its nodes' values; `values` are by group."""
-        by_leaf = (sum(map(values.__getitem__, groups)) for groups, _ in self.leaves)
+        by_leaf = [0.0] * len(self.index.paths)
+        for value, group in zip(values, self._parts[0], strict=True):
+            for leaf, nodes in group.leaves.items() if value else ():
+                by_leaf[leaf] += value * nodes
         sums = [0.0, *accumulate(by_leaf)]
         domains = self.index.levels[level]
         return [sums[domain.leaves.stop] - sums[domain.leaves.start] for domain in domains]
 
     def counts_in(self, domain: Domain) -> Mapping[int, int]:
         """The number of nodes of each group in a domain."""
-        return self.counts if domain.level == WHOLE else Counter(self.groups_in(domain))
-
-    def groups_in(self, domain: Domain) -> Iterator[int]:
-        """The group of each node of a domain."""
-        return chain.from_iterable(self.leaves[leaf][0] for leaf in domain.leaves)
+        if domain is self.index.whole:
+            return dict(enumerate(self.counts))
+        groups, of = self._parts
+        own = Counter(map(of, self.index.nodes_in(domain.leaves)))
+        return {at: own[group] for at, group in enumerate(groups) if group in own}
 
     def members(self, group: int, domain: Domain) -> Iterator[Node]:
         """The nodes of a group in a domain, in the order of their leaves and names."""
+        groups, of = self._parts
         for leaf in domain.leaves:
-            for at, node in zip(*self.leaves[leaf], strict=True):
-                if at == group:
-                    yield node
+            if leaf in groups[group].leaves:
+                for name in self.index.names(leaf):
+                    if of(name) is groups[group]:
+                        yield self.index.nodes[name]
+
+
+class Profile(NamedTuple):
+    """Classes by number whose nodes can have the same loads; `nodes` in all."""
+
+    classes: list[int]
+    nodes: int
 
 
 class Candidates:
-    """The classes that a request may use, and the nodes of each leaf by class."""
+    """The classes that a request may use, and the number of nodes of each by leaf."""
 
     def __init__(
         self,
         index: Index,
         classes: Sequence[NodeClass],
-        leaves: Sequence[Leaf],
-        counts: Mapping[int, int],
+        groups: Sequence[GroupOfNodes],
+        of: GroupOf,
     ) -> None:
         self.index = index
         self.classes = classes
-        self.leaves = leaves
-        self.counts = counts
-        self.searches: dict[tuple[object, ...], DomainSearch] = {}
+        self.leaves = [group.leaves for group in groups]
+        self.counts = [group.nodes for group in groups]
+        self._of = of
+        self._numbers = {group: at for at, group in enumerate(groups)}
+        self.searches: dict[tuple[object, ...], Any] = {}
         """Cache of searches at a bandwidth (`domains.search_of`), for the next request."""
 
     @cached_property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[ModelAndResource]:
         """The kinds that have capacity: a gang combines nodes of one kind only."""
         return sorted({nodes.kind for nodes in self.classes if nodes.capacity})
 
-    def of(self, kind: Kind) -> Iterator[tuple[int, NodeClass]]:
+    def of(self, kind: ModelAndResource) -> Iterator[tuple[int, NodeClass]]:
         """The classes of a kind with capacity, with their numbers."""
         for at, nodes in enumerate(self.classes):
             if nodes.capacity and nodes.kind == kind:
                 yield at, nodes
 
     @remembered
-    def speeds(self, kind: Kind, terms: Terms, most: int, known: bool) -> frozenset[float]:  # noqa: FBT001
-        """The values of all loads up to `most` workers; with `known`, without assumed networks."""
-        return frozenset(
-            nodes.best(workers, terms)
-            for _, nodes in self.of(kind)
-            if not (known and nodes.loads.assumed(terms))
-            for workers in range(1, min(nodes.capacity, most) + 1)
-        )
+    def off_the_switch(self, kind: ModelAndResource, ranks: int) -> bool:
+        """Whether nodes of NVLink domains have free GPUs that are not joined to their domain.
+
+        By its choice of GPUs such a node is a part of a host, or a host of its own. So all nodes of
+        the kind are valued one by one as well.
+        """
+        return any(nodes.off_the_switch(ranks) for _, nodes in self.of(kind))
+
+    def one_by_one(self, kind: ModelAndResource, terms: Terms) -> Iterator[tuple[int, NodeClass]]:
+        """The classes of a kind whose nodes are valued one by one under these terms."""
+        for at, nodes in self.of(kind):
+            if not nodes.parts_of_a_host(terms) or self.off_the_switch(kind, terms.ranks):
+                yield at, nodes
 
     @remembered
-    def values(self, kind: Kind, terms: Terms, most: int) -> frozenset[float]:
-        """The values of all GPU sets for at most `most` workers on machines of a kind."""
+    def profiles(
+        self,
+        kind: ModelAndResource,
+        terms: Terms,
+        known: bool,  # noqa: FBT001
+        every: bool = False,  # noqa: FBT001, FBT002
+    ) -> dict[tuple[float, ...], Profile]:
+        """The classes whose nodes are valued one by one, by the GB/s of their loads.
+
+        With `known`, without assumed networks; with `every`, as if all were valued one by one.
+        """
+        profiles: dict[tuple[float, ...], list[int]] = {}
+        for at, nodes in self.of(kind) if every else self.one_by_one(kind, terms):
+            if not (known and nodes.assumed(terms)):
+                profiles.setdefault(nodes.speeds(terms), []).append(at)
+        return {speeds: self.profile(classes) for speeds, classes in profiles.items()}
+
+    def profile(self, classes: list[int]) -> Profile:
+        """Some classes, and the number of their nodes."""
+        return Profile(classes, sum(map(self.counts.__getitem__, classes)))
+
+    @remembered
+    def speeds(
+        self,
+        kind: ModelAndResource,
+        terms: Terms,
+        known: bool,  # noqa: FBT001
+    ) -> frozenset[float]:
+        """The values of all loads; with `known`, without assumed networks."""
+        return frozenset().union(*self.profiles(kind, terms, known))
+
+    @remembered
+    def values(self, kind: ModelAndResource, terms: Terms, most: int) -> frozenset[float]:
+        """The values of all GPU sets for at most `most` workers on machines of a kind.
+
+        The limits of the nodes' own networks are among them.
+        """
         capacities: dict[Loads, int] = {}
+        limits: set[float] = set()
         for _, nodes in self.of(kind):
             capacities[nodes.loads] = max(capacities.get(nodes.loads, 0), nodes.capacity)
-        return frozenset().union(
+            limits.add(nodes.network_limit(terms))
+        return frozenset(limits - {UNLIMITED}).union(
             *(
                 loads.values(workers * terms.gpus, terms)
                 for loads, capacity in capacities.items()
@@ -445,30 +507,23 @@ class Candidates:
             )
         )
 
-    def members(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
-        """The nodes of some classes, as (leaf, class, node)."""
-        chosen = set(numbers)
-        for leaf, (classes, nodes) in enumerate(self.leaves):
-            if not chosen.isdisjoint(classes):
-                for at, node in zip(classes, nodes, strict=True):
-                    if at in chosen:
-                        yield leaf, at, node
+    def counts_in(self, leaves: Sequence[int]) -> dict[int, int]:
+        """The number of nodes of each class in some leaves, by class number in its order."""
+        if len(leaves) == len(self.index.paths):
+            return dict(enumerate(self.counts))
+        own = Counter(map(self._of, self.index.nodes_in(leaves)))
+        numbers = self._numbers
+        return dict(sorted((numbers[group], own[group]) for group in own if group in numbers))
+
+    def members(self, leaf: int) -> Iterator[tuple[int, Node]]:
+        """The nodes of a leaf in the order of their names, each with its class."""
+        for name in self.index.names(leaf):
+            at = self._numbers.get(self._of(name))
+            if at is not None:
+                yield at, self.index.nodes[name]
 
 
-def _renumbered(leaves: Iterable[Leaf], of: Sequence[int]) -> list[Leaf]:
-    return [(list(map(of.__getitem__, numbers)), nodes) for numbers, nodes in leaves]
-
-
-def _idle_kind(index: Index, node: Node) -> tuple[object, ...]:
-    """The key of nodes that are the same once they are idle."""
-    return (index.loads(node.machine), node.resource, node.network, node.shared is None)
-
-
-def _takeable(node: Node) -> int:
-    return node.free_count if node.unavailable is None and node.shared is None else 0
-
-
-def kind_of(node: Node, *, mixed: bool) -> Kind:
+def model_and_resource(node: Node, *, mixed: bool) -> ModelAndResource:
     """The key of nodes that one gang may combine: GPU model (any if `mixed`) and resource."""
     return "" if mixed else node.machine.model or "", node.resource
 
@@ -478,13 +533,28 @@ def room(request: Request, node: Node, *, free: int | None = None) -> int:
     if refused(request, node) is not None:
         return 0
     workers = (node.free_count if free is None else free) // request.gpus
-    if request.cpu and node.cpu is not None:
-        workers = min(workers, int((node.cpu + 1e-9) // request.cpu))
-    if request.memory and node.memory is not None:
-        workers = min(workers, node.memory // request.memory)
     if request.per_node is not None:
         workers = min(workers, request.per_node)
-    return max(0, workers)
+    return max(0, _with_resources(request, workers, node.cpu, node.memory))
+
+
+def _with_resources(request: Request, most: int, cpu: float | None, memory: int | None) -> int:
+    """The workers, at most so many, that this CPU and memory is enough for."""
+    if request.cpu and cpu is not None:
+        most = min(most, int((cpu + 1e-9) // request.cpu))
+    if request.memory and memory is not None:
+        most = min(most, memory // request.memory)
+    return most
+
+
+def _resources(node: Node, *, idle: bool) -> tuple[float | None, int | None]:
+    """The free CPU and memory of a node, or all of it."""
+    return (node.all_cpu, node.all_memory) if idle else (node.cpu, node.memory)
+
+
+def withheld(request: Request, node: Node) -> bool:
+    """Whether the node would take more workers now if no GPUs of it were reserved."""
+    return node.reserved is not None and room(request, node.unreserved) > room(request, node)
 
 
 def refused(request: Request, node: Node) -> Reason | None:
@@ -501,5 +571,5 @@ def refused(request: Request, node: Node) -> Reason | None:
     elif gpus < request.gpus:
         reason = Reason.TOO_SMALL
     elif node.unavailable is not None:
-        reason = Reason.UNAVAILABLE
+        reason = Reason.CORDONED if node.unavailable == CORDONED else Reason.NOT_READY
     return reason

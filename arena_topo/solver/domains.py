@@ -9,26 +9,29 @@ the fewest domains.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from heapq import nsmallest
-from itertools import accumulate, zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import NamedTuple
 
-from arena_topo.solver.classes import Candidates, Domain, Index, Kind
+from arena_topo.solver.classes import Candidates, ModelAndResource, NodeClass, Profile
+from arena_topo.solver.gpu_sets import SMALL
+from arena_topo.solver.index import Domain, Index
 from arena_topo.solver.loads import Floor
 from arena_topo.solver.memo import remembered
-from arena_topo.solver.selection import Offer, select
+from arena_topo.solver.selection import KnapsackItem, select
 from arena_topo.topology import Node
 
-TRIES = 5
+MAX_DOMAINS_TRIED = 5
 """Domains of a level in which nodes are chosen."""
 
 EXCHANGES = 2_000
 """The most exchanges of a domain for a smaller one."""
 
-NEVER = 1 << 200
+IMPOSSIBLE_COST = 1 << 400
 """The cost of an impossible choice, above all others."""
 
 
@@ -66,109 +69,149 @@ class Demand(NamedTuple):
         return self._replace(most=min(self.most, nodes))
 
 
+Row = tuple[int, ...]
+"""The number of nodes of a domain by their largest load, the largest first."""
+
+
 class DomainSearch:
     """The search for the nodes of gangs at one bandwidth, in the domains of the network.
 
-    `prices` are, by class, the possible loads of a node with their costs. Classes are ranked by
-    largest load, descending, then by its cost, ascending; the last rank is for all classes without
-    any load.
+    `loads` has the possible loads of a node with the numbers of the classes that have them. `price`
+    is the cost of a load of a class; None if it is impossible after all.
     """
 
-    def __init__(self, candidates: Candidates, prices: Sequence[Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        candidates: Candidates,
+        loads: Iterable[tuple[Sequence[int], Profile]],
+        price: Callable[[int, int], int | None],
+    ) -> None:
         self.index = candidates.index
         self.candidates = candidates
-        self.prices = prices
-        useful = [at for at, table in enumerate(prices) if table]
-        largest = {at: max(prices[at]) for at in useful}
-        useful.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
-        self._rank = [len(useful)] * len(prices)
-        for place, at in enumerate(useful):
-            self._rank[at] = place
-        self._some = useful
-        self._capacity = [largest[at] for at in useful]
-        self._full = [prices[at][largest[at]] for at in useful]
-        self._gapless = all(len(prices[at]) == largest[at] for at in useful)
-        self.total = sum(candidates.counts[at] * most for at, most in largest.items())
+        self._price = price
+        self._some = [(possible, own) for possible, own in loads if possible]
+        self._largest = max((possible[-1] for possible, _ in self._some), default=0)
+        self._gapless = all(len(possible) == possible[-1] for possible, _ in self._some)
+        self.total = sum(possible[-1] * own.nodes for possible, own in self._some)
+        self._needs: dict[tuple[Row, int], int | None] = {}
+
+    @cached_property
+    def _possible(self) -> dict[int, Sequence[int]]:
+        """The possible loads of each class that has any."""
+        return {at: possible for possible, own in self._some for at in own.classes}
+
+    @remembered
+    def _prices(self, at: int) -> dict[int, int]:
+        """The costs of the loads of a class."""
+        costs = ((load, self._price(at, load)) for load in self._possible.get(at, ()))
+        return {load: cost for load, cost in costs if cost is not None}
 
     # The number of nodes
+
+    @cached_property
+    def _capacities(self) -> Sequence[int]:
+        """The different largest loads of nodes, the largest first."""
+        return sorted({possible[-1] for possible, _ in self._some}, reverse=True)
+
+    @cached_property
+    def _by_leaf(self) -> list[list[int]]:
+        """For each of these loads, the number of its nodes by leaf."""
+        of = {load: [0] * len(self.index.paths) for load in self._capacities}
+        for possible, own in self._some:
+            numbers = of[possible[-1]]
+            for at in own.classes:
+                for leaf, nodes in self.candidates.leaves[at].items():
+                    numbers[leaf] += nodes
+        return list(of.values())
+
+    @remembered
+    def _rows(self, level: int) -> Sequence[Row]:
+        """The nodes of each domain of a level."""
+        domains = self.index.levels[level]
+        if len(domains) == 1:
+            nodes = Counter[int]()
+            for possible, own in self._some:
+                nodes[possible[-1]] += own.nodes
+            return [tuple(map(nodes.__getitem__, self._capacities))]
+        if len(domains) == len(self.index.paths):
+            return list(zip(*self._by_leaf, strict=True))
+        sums = [list(accumulate(numbers, initial=0)) for numbers in self._by_leaf]
+        return [
+            tuple([line[domain.leaves.stop] - line[domain.leaves.start] for line in sums])
+            for domain in domains
+        ]
+
+    def _held(self, row: Row, nodes: int) -> int:
+        """The most workers on so many of these nodes."""
+        workers = 0
+        for load, number in zip(self._capacities, row, strict=True):
+            if number >= nodes:
+                return workers + load * nodes
+            workers += load * number
+            nodes -= number
+        return workers
+
+    def _needed(self, row: Row, workers: int) -> int | None:
+        """The fewest of these nodes for so many workers; None if they do not hold all."""
+        nodes = 0
+        for load, number in zip(self._capacities, row, strict=True):
+            if load * number >= workers:
+                return nodes - (-workers // load)
+            workers -= load * number
+            nodes += number
+        return None
+
+    def _may_hold(self, level: int, demand: Demand) -> bool:
+        """Whether a domain of a level might hold the gang, by what the largest nodes take."""
+        nodes = min(demand.most, self.index.width[level])
+        return demand.workers <= min(self.total, nodes * self._largest)
 
     def most_workers(self, level: int, nodes: int) -> int:
         """The most workers that so many nodes of one domain of a level hold."""
         if nodes == 1:
-            return self._capacity[0] if self._capacity else 0
-        most = self._largest(level)
-        # Each node takes at least one worker.
-        return most if nodes >= most else _of_first(self._most_held(level), nodes)
+            return self._largest
+        return max((self._held(row, nodes) for row in set(self._rows(level))), default=0)
 
     def holds(self, level: int, demand: Demand) -> bool:
         """Whether one domain of a level holds the gang."""
-        if demand.workers > min(self.total, self.most_workers(level, demand.most)):
+        if not self._may_hold(level, demand):
             return False
-        simple = self._gapless and demand.least == 1
-        return simple or self.fewest(level, demand) is not None
+        if not self._gapless or demand.least > 1:
+            return self.fewest(level, demand) is not None
+        return demand.workers <= self.most_workers(level, demand.most)
 
     def fewest(self, level: int, demand: Demand) -> int | None:
         """The fewest nodes of one domain of a level that hold the gang; None if over the limit."""
-        if demand.least > demand.most or demand.workers > min(self.total, self._largest(level)):
+        if demand.least > demand.most or not self._may_hold(level, demand):
             return None
-        fewest = bisect_left(self._most_held(level), demand.workers) + 1
+        rows = self._rows(level)
+        needed = {row: self._needed(row, demand.workers) for row in set(rows)}
+        fewest = min((nodes for nodes in needed.values() if nodes is not None), default=None)
+        if fewest is None or fewest > demand.most:
+            return None
         if self._gapless and fewest >= demand.least:
-            return fewest if fewest <= demand.most else None
+            return fewest
         # Loads have gaps, or `least` is larger, so it may take more nodes.
         best: int | None = None
-        for domain, cumulative in zip(self.index.levels[level], self._held(level), strict=True):
-            nodes = max(demand.least, bisect_left(cumulative, demand.workers) + 1)
-            if nodes <= min(len(cumulative), demand.most if best is None else best - 1):
+        for domain, row in zip(self.index.levels[level], rows, strict=True):
+            nodes = needed[row]
+            most = demand.most if best is None else best - 1
+            if nodes is not None and max(demand.least, nodes) <= min(sum(row), most):
                 choice = self._chosen(domain.leaves, demand)
                 if choice is not None and (best is None or choice.nodes < best):
                     best = choice.nodes
         return best
-
-    @remembered
-    def _largest(self, level: int) -> int:
-        """The most workers that one domain of a level holds."""
-        return max(self.excess(self.index.levels[level], 0), default=0)
-
-    @remembered
-    def _most_held(self, level: int) -> list[int]:
-        """The most workers on 1, 2, ... nodes of one domain of a level."""
-        rows = self._held(level)
-        columns = zip_longest(*rows, fillvalue=0)
-        return rows[0] if len(rows) == 1 else list(accumulate(map(max, columns), max))
-
-    @remembered
-    def _held(self, level: int) -> list[list[int]]:
-        """The most workers on 1, 2, ... nodes, for each domain of a level."""
-        capacity = self._capacity
-        return [
-            list(accumulate(map(capacity.__getitem__, self._ranks(domain.leaves))))
-            for domain in self.index.levels[level]
-        ]
-
-    @remembered
-    def _ranks(self, leaves: range) -> list[int]:
-        """The ranks of the nodes of a domain, the largest loads first."""
-        ranks = sorted(map(self._rank.__getitem__, self._members(leaves)))
-        del ranks[bisect_left(ranks, len(self._some)) :]
-        return ranks
-
-    def _members(self, leaves: Sequence[int]) -> Iterable[int]:
-        """The class of each node of some leaves."""
-        if len(leaves) == len(self.candidates.leaves):
-            return Counter(self.candidates.counts).elements()
-        return (at for leaf in leaves for at in self.candidates.leaves[leaf][0])
 
     # The domains
 
     def best(self, level: int, nodes: int, demand: Demand) -> Choice | None:
         """A good choice of so many nodes in one domain of a level, which is the fewest possible."""
         best: Choice | None = None
-        for tried, at in enumerate(self._promising(level, nodes, demand.workers)):
-            domain = self.index.levels[level][at]
-            if tried >= TRIES and best is not None:
+        exact = demand._replace(least=nodes, most=nodes)
+        for tried, domain in enumerate(self._promising(level, exact)):
+            if tried >= MAX_DOMAINS_TRIED and best is not None:
                 break
-            exact = demand._replace(least=nodes, most=nodes)
-            choice = self._chosen(self._nested(domain, exact), exact)
+            choice = self._chosen(self._nested(level, domain, exact), exact)
             if choice is None and domain.children:
                 # Loads have gaps.
                 choice = self._chosen(domain.leaves, exact)
@@ -176,40 +219,104 @@ class DomainSearch:
                 best = choice
         return best
 
-    @remembered
-    def _promising(self, level: int, nodes: int, workers: int) -> list[int]:
+    def _promising(self, level: int, demand: Demand) -> Iterator[Domain]:
         """The domains in which so many nodes hold the gang, the most promising first.
 
         That is the fewest inner domains (a lower bound), then the cost of filling the largest
-        nodes, of which the last takes the rest, then the fewest free GPUs.
+        nodes, of which the last takes the rest, then the fewest free GPUs. Costs are bounded first,
+        by the cheapest nodes of all domains: few domains are looked at.
         """
-        domains, cumulative = self.index.levels[level], self._held(level)
-        possible = [at for at, row in enumerate(cumulative) if _of_first(row, nodes) >= workers]
-        if len(possible) <= TRIES:
-            return possible
+        rows, domains = self._rows(level), self.index.levels[level]
+        holds = {row: self._held(row, demand.most) >= demand.workers for row in set(rows)}
+        possible = [domain for domain in domains if holds[rows[domain.at]]]
+        if len(possible) <= MAX_DOMAINS_TRIED:
+            yield from possible
+            return
+        bounds = {row: self._filled(self._cheapest(row), demand) for row in holds if holds[row]}
+        queue = [
+            (
+                self._inner(level, domain, demand),
+                bounds[rows[domain.at]],
+                domain.free,
+                domain.at,
+                False,
+            )
+            for domain in possible
+        ]
+        heapify(queue)
+        while queue:
+            inner, _, free, at, exact = heappop(queue)
+            if exact:
+                yield domains[at]
+            else:
+                cost = self._filled(self._ranked(domains[at]), demand)
+                heappush(queue, (inner, cost, free, at, True))
 
-        def looks(at: int) -> tuple[int, int, int]:
-            domain, filled = domains[at], self._ranks(domains[at].leaves)[:nodes]
-            inside = max(self.excess(domain.children, 0), default=workers)
-            last = self.prices[self._some[filled[-1]]]
-            remaining = workers - sum(map(self._capacity.__getitem__, filled[:-1]))
-            cost = sum(map(self._full.__getitem__, filled[:-1])) + last.get(remaining, NEVER)
-            return -(-workers // max(1, inside)), cost, domain.free
+    def _inner(self, level: int, domain: Domain, demand: Demand) -> int:
+        """A lower bound of the inner domains that hold the gang."""
+        if not domain.children:
+            return demand.workers
+        rows, all_nodes = self._rows(level + 1), self.index.width[level]
+        held = max(self._held(rows[child.at], all_nodes) for child in domain.children)
+        return -(-demand.workers // max(1, held))
 
-        # If loads have gaps, the most promising domains may not hold the gang.
-        return nsmallest(TRIES if self._gapless else len(possible), possible, key=looks)
+    def _filled(self, nodes: Iterable[tuple[int, int, Mapping[int, int]]], demand: Demand) -> int:
+        """The cost of filling so many nodes of these in their order: the last takes the rest.
 
-    def _nested(self, domain: Domain, demand: Demand) -> Sequence[int]:
+        Nodes come as their largest load, their number, and the costs of loads.
+        """
+        cost, left, workers = 0, demand.most, demand.workers
+        for load, number, prices in nodes:
+            if number >= left:
+                rest = workers - (left - 1) * load
+                return cost + (left - 1) * prices[load] + prices.get(rest, IMPOSSIBLE_COST)
+            cost += number * prices[load]
+            left -= number
+            workers -= number * load
+        return IMPOSSIBLE_COST
+
+    def _ranked(self, domain: Domain) -> Iterator[tuple[int, int, Mapping[int, int]]]:
+        """The nodes of a domain, the largest first, of these the cheapest."""
+        counts = self.candidates.counts_in(domain.leaves)
+        own = [(self._possible[at][-1], at) for at in counts if self._prices(at)]
+        for load, at in sorted(
+            own, key=lambda one: (-one[0], self._prices(one[1])[one[0]], one[1])
+        ):
+            yield load, counts[at], self._prices(at)
+
+    def _cheapest(self, row: Row) -> Iterator[tuple[int, int, Mapping[int, int]]]:
+        """As many nodes, each with the least cost of any node of its largest load."""
+        for load, number in zip(self._capacities, row, strict=True):
+            if number:
+                yield load, number, self._least_prices[load]
+
+    @cached_property
+    def _least_prices(self) -> dict[int, dict[int, int]]:
+        """The least cost of each load of a node, by its largest load."""
+        least: dict[int, dict[int, int]] = {load: {} for load in self._capacities}
+        for at, possible in self._possible.items():
+            known = least[possible[-1]]
+            for load, price in self._prices(at).items():
+                known[load] = min(price, known.get(load, price))
+        return least
+
+    def _nested(self, level: int, domain: Domain, demand: Demand) -> Sequence[int]:
         """The leaves of the fewest inner domains that hold the gang, chosen level by level."""
-        ranks = self._ranks(domain.leaves)
-        margin = self._capacity[ranks[min(demand.most, len(ranks)) - 1]]
+        nodes, margin = demand.most, 0
+        for load, number in zip(self._capacities, self._rows(level)[domain.at], strict=True):
+            if nodes > 0 and number:
+                margin = load
+            nodes -= number
         pool: Sequence[Domain] = (domain,)
         while pool[0].children:
+            level += 1
             children = [child for outer in pool for child in outer.children]
-            pool = self._few(children, margin, demand)
+            pool = self._few(level, children, margin, demand)
         return sorted(leaf for inner in pool for leaf in inner.leaves)
 
-    def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
+    def _few(
+        self, level: int, domains: Sequence[Domain], margin: int, demand: Demand
+    ) -> list[Domain]:
         """The fewest of these domains that hold a gang on so many nodes, then small ones: best fit.
 
         Lemma: the n largest loads sum up to the minimum, over all t, of n t plus the excess of all
@@ -217,8 +324,9 @@ class DomainSearch:
         have gaps); `margin` is the load of the last node, and no larger t matters. The domains with
         the largest excess are taken, and each is then exchanged for the smallest that is enough.
         """
+        rows = self._rows(level)
         missing = [demand.workers - load * demand.most for load in range(margin + 1)]
-        parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
+        parts = [self._excess(rows[domain.at], margin) for domain in domains]
         order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
         spare, size = [-more for more in missing], 0
         while min(spare) < 0 and size < len(order):
@@ -238,25 +346,22 @@ class DomainSearch:
                     break
         return [domains[at] for at in chosen]
 
-    def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
-        """For each domain, the sum over its nodes of the largest load beyond `load`."""
-        sums = self._above(load)
-        return [sums[domain.leaves.stop] - sums[domain.leaves.start] for domain in domains]
-
     @remembered
-    def _above(self, load: int) -> list[int]:
-        above = [max(0, most - load) for most in (*self._capacity, 0)]
-        by_class = list(map(above.__getitem__, self._rank))
-        leaves = self.candidates.leaves
-        return [0, *accumulate(sum(map(by_class.__getitem__, numbers)) for numbers, _ in leaves)]
+    def _excess(self, row: Row, margin: int) -> list[int]:
+        """The sum over these nodes of the largest load beyond 0, 1, ..., `margin`."""
+        nodes = list(zip(self._capacities, row, strict=True))
+        return [
+            sum((load - least) * number for load, number in nodes if load > least)
+            for least in range(margin + 1)
+        ]
 
     # The nodes
 
     def _chosen(self, leaves: Sequence[int], demand: Demand) -> Choice | None:
         """The fewest nodes of these leaves that hold the gang, and of these the cheapest."""
-        counts = Counter(self._members(leaves))
-        ids = [at for at in counts if self.prices[at]]
-        offers = [Offer(count=counts[at], prices=self.prices[at]) for at in ids]
+        counts = self.candidates.counts_in(leaves)
+        ids = [at for at in counts if self._prices(at)]
+        offers = [KnapsackItem(count=counts[at], prices=self._prices(at)) for at in ids]
         selection = select(offers, demand.workers, least=demand.least, most=demand.most)
         if selection is None:
             return None
@@ -267,11 +372,10 @@ class DomainSearch:
         seats: list[NodeLoad] = []
         used: list[int] = []
         for leaf in leaves:
-            classes, nodes = self.candidates.leaves[leaf]
-            if loads.keys().isdisjoint(classes):
+            if not any(leaf in self.candidates.leaves[at] for at in loads):
                 continue
             used.append(leaf)
-            for at, node in zip(classes, nodes, strict=True):
+            for at, node in self.candidates.members(leaf):
                 if at in loads:
                     seats.append(NodeLoad(node, at, loads[at].pop()))
                     if not loads[at]:
@@ -283,37 +387,68 @@ class DomainSearch:
 
 
 def search_of(
-    candidates: Candidates, kind: Kind, floor: Floor, *, known: bool, most: int, priced: bool = True
+    candidates: Candidates,
+    kind: ModelAndResource,
+    floor: Floor,
+    *,
+    known: bool,
+    most: int,
+    priced: bool = True,
 ) -> DomainSearch:
     """The search among nodes of a kind at a floor, with at most `most` workers per node.
 
-    With `known`, without nodes on assumed networks. Feasibility needs no costs (`priced`).
+    With `known`, without nodes on assumed networks. If not `priced`, only whether a gang fits is
+    searched for, and all nodes are valued one by one.
     """
-    most = min(most, max((nodes.capacity for nodes in candidates.classes), default=0))
     key = (kind, floor, known, most, priced)
-    search = candidates.searches.get(key)
+    search: DomainSearch | None = candidates.searches.get(key)
     if search is None:
-        prices: list[dict[int, int]] = [{} for _ in candidates.classes]
-        for at, nodes in candidates.of(kind):
-            if known and nodes.loads.assumed(floor.terms):
-                continue
-            loads = range(1, min(nodes.capacity, most) + 1)
-            if priced:
-                prices[at] = {
-                    load: price for load in loads if (price := nodes.price(load, floor)) is not None
-                }
-            elif floor.bandwidth:
-                fast = (load for load in loads if nodes.best(load, floor.terms) >= floor.bandwidth)
-                prices[at] = dict.fromkeys(fast, 0)
-            else:
-                prices[at] = dict.fromkeys(loads, 0)
-        search = candidates.searches[key] = DomainSearch(candidates, prices)
+        search = candidates.searches[key] = DomainSearch(
+            candidates,
+            _loads(candidates, kind, floor, known=known, most=most, priced=priced),
+            lambda at, load: candidates.classes[at].price(load, floor) if priced else 0,
+        )
     return search
 
 
-def _of_first(cumulative: Sequence[int], nodes: int) -> int:
-    """The load of the first so many nodes, from the cumulative loads of 1, 2, ... nodes."""
-    return cumulative[min(nodes, len(cumulative)) - 1] if cumulative else 0
+def _loads(
+    candidates: Candidates,
+    kind: ModelAndResource,
+    floor: Floor,
+    *,
+    known: bool,
+    most: int,
+    priced: bool,
+) -> Iterator[tuple[Sequence[int], Profile]]:
+    """The loads that reach a floor, with the classes whose nodes can have them."""
+    terms, least = floor.terms, floor.bandwidth
+    if not priced and not least:
+        by_capacity: dict[int, list[int]] = {}
+        for at, nodes in candidates.of(kind):
+            by_capacity.setdefault(min(nodes.capacity, most), []).append(at)
+        for capacity, classes in by_capacity.items():
+            yield range(1, capacity + 1), candidates.profile(classes)
+        return
+    joined = floor.joined == terms
+
+    def doubtful(nodes: NodeClass) -> bool:
+        """Whether a set may be missing although the speed of the load is enough."""
+        several = floor.inside and not (joined and math.isinf(nodes.network))
+        return priced and bool(several or nodes.loads.sets.size > SMALL)
+
+    least = max(least, floor.inside) if joined else least
+    for speeds, profile in candidates.profiles(kind, terms, known, not priced).items():
+        loads = [load for load, speed in enumerate(speeds[:most], 1) if speed >= least]
+        sure = []
+        for at in profile.classes:
+            nodes = candidates.classes[at]
+            if doubtful(nodes):
+                some = [load for load in loads if nodes.price(load, floor) is not None]
+                yield some, candidates.profile([at])
+            else:
+                sure.append(at)
+        whole = len(sure) == len(profile.classes)
+        yield loads, profile if whole else candidates.profile(sure)
 
 
 def domains_of(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -15,49 +16,104 @@ from arena_topo.solver import (
     Placement,
     Reason,
     Request,
+    Seats,
     Unplaceable,
+    Verdict,
     baselines,
-    gang,
+    search,
 )
-from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.explain import explain
-from arena_topo.solver.freeing import Freeing
-from arena_topo.solver.gang import Answer, Objective
-from arena_topo.solver.valuing import placed
-from arena_topo.topology import Cluster, Node, NodeName
+from arena_topo.solver.classes import groups_for, refused, room, withheld
+from arena_topo.solver.explain import explain_refusal
+from arena_topo.solver.index import Index
+from arena_topo.solver.release import Freeing
+from arena_topo.solver.search import NodeChoice, Objective, Search
+from arena_topo.solver.valuation import value_placement
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
-__all__ = ["Answer", "Objective", "Solver", "place", "valued"]
+__all__ = ["NodeChoice", "Objective", "Solver", "place", "valued"]
 
 
 class Solver:
     """Places gangs on a cluster, values placements and explains refusals.
 
-    The nodes are sorted once, at the first call; caches of one answer serve the next.
+    The nodes are sorted once, at the first call; caches of one answer serve the next. A solver can
+    follow its cluster (`put`, `remove`, `changed`): it then answers as a new solver of the changed
+    cluster would. It belongs to one thread, and only its owner may change it.
     """
 
     _recent: ClassVar[deque[Solver]] = deque(maxlen=2)
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self.given = cluster
+        """The cluster that this solver was made for; its network does not change."""
+        self._shared = False
 
     @classmethod
     def of(cls, cluster: Cluster) -> Solver:
-        """The solver of exactly this cluster; the last two are cached.
+        """The solver of exactly this cluster; the last two are cached, so nobody may change them.
 
         The parts of a plan use the same cluster, and sorting its nodes takes longer than most
         answers.
         """
         for solver in tuple(cls._recent):
-            if solver.cluster is cluster:
+            if solver.given is cluster:
                 return solver
         solver = cls(cluster)
+        solver._shared = True
         cls._recent.append(solver)
         return solver
 
     @cached_property
     def index(self) -> Index:
-        """The nodes in equivalence classes, with their domains."""
-        return Index(self.cluster)
+        """The nodes by state, with their domains."""
+        return Index(self.given)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as it is now."""
+        return self.index.cluster if self._indexed else self.given
+
+    @property
+    def _nodes(self) -> Iterable[Node]:
+        return self.index.nodes.values() if self._indexed else self.given.nodes
+
+    @property
+    def _indexed(self) -> bool:
+        return "index" in self.__dict__
+
+    # Changes
+
+    def put(self, *nodes: Node) -> None:
+        """Replace the nodes of these names; a node of a new name has appeared.
+
+        Answers of `best` are of use until then. RuntimeError for a solver that others use too
+        (`Solver.of`).
+        """
+        self._owned().put(nodes)
+
+    def remove(self, *names: NodeName) -> None:
+        """Remove the nodes of these names; KeyError for a name that the cluster does not have."""
+        self._owned().remove(names)
+
+    @contextmanager
+    def changed(self, nodes: Iterable[Node]) -> Iterator[None]:
+        """Answer as if these nodes were in these states, until the block ends, however it does."""
+        after = {node.name: node for node in nodes}
+        index = self._owned()
+        before = [index.nodes[name] for name in after if name in index.nodes]
+        index.put(after.values())
+        try:
+            yield
+        finally:
+            new = after.keys() - {node.name for node in before}
+            if new:
+                index.remove(new)
+            index.put(before)
+
+    def _owned(self) -> Index:
+        if self._shared:
+            raise RuntimeError("a solver of Solver.of is shared: change a solver of your own")
+        return self.index
 
     # The best placement
 
@@ -70,19 +126,28 @@ class Solver:
 
     def find(self, request: Request) -> Placement | None:
         """The best placement of a gang; None, without a reason, if there is none."""
+        if request.seats:
+            hindered = any(self._kept_from_seats(request))
+            return None if hindered else self.value(request, request.seats)
         answer = self.best(request)
         return None if answer is None else self.placement(request, answer)
 
-    def best(self, request: Request) -> Answer | None:
+    def fits(self, request: Request) -> bool:
+        """Whether a gang has a placement, without choosing it."""
+        if request.seats:
+            return not any(self._kept_from_seats(request))
+        return Search(request, groups_for(request, self.index)).fits()
+
+    def best(self, request: Request) -> NodeChoice | None:
         """The objective of the best placement, and its nodes; None if there is none.
 
         Compare `worth` of two answers: the smaller is better for the solver.
         """
-        return gang.best(request, self.index)
+        return search.best_choice(request, self.index)
 
-    def placement(self, request: Request, answer: Answer) -> Placement:
+    def placement(self, request: Request, answer: NodeChoice) -> Placement:
         """The workers, nodes and GPUs of an answer of `best`."""
-        return gang.placement(request, self.index, answer)
+        return search.placement_of_choice(request, self.index, answer)
 
     # Explanations
 
@@ -94,40 +159,106 @@ class Solver:
         notes: tuple[str, ...] = (),
         each: int = 1,
         fusible: bool = True,
+        anew: Solver | None = None,
     ) -> Unplaceable:
         """Why a gang has no place, and the smallest change that would give it one.
 
         `others` are changes of the job outside the request. `notes` are oddities of the cluster
         that may be the reason. `each` is how many workers of the job each worker of the request
-        fuses, `fusible` whether fused pods can be a way out.
+        fuses, `fusible` whether fused pods can be a way out. `anew` has the cluster for a changed
+        gang, which is submitted anew, if that is not the same.
         """
-        return explain(request, self.index, others=others, notes=notes, each=each, fusible=fusible)
+        if request.seats:
+            return Unplaceable(
+                "the workers cannot have the placement of --on now",
+                verdict=Verdict.NOT_NOW,
+                refusals=(),
+                why="; ".join(self._kept_from_seats(request)),
+                notes=notes,
+            )
+        return explain_refusal(
+            request,
+            self.index,
+            others=others,
+            notes=notes,
+            each=each,
+            fusible=fusible,
+            anew=None if anew is None else anew.index,
+        )
 
     def to_free(self, request: Request) -> str | None:
         """The smallest release for a gang, as a clause: `when 2 more GPUs of node a are free`."""
-        return Freeing(request, self.index.pool(request)).clause()
+        return Freeing(request, groups_for(request, self.index)).clause()
 
     def hindrance(self, request: Request, node: Node, workers: int) -> Reason | None:
         """Why a node does not take so many workers now; None if it does."""
         reason = refused(request, node)
         if reason is not None or room(request, node) >= workers:
             return reason
+        if withheld(request, node):
+            return Reason.RESERVED
         return Reason.BUSY if node.free_count < workers * request.gpus else Reason.RESOURCES
+
+    def _kept_from_seats(self, request: Request) -> Iterator[str]:
+        """Why a gang cannot be sent to its seats now."""
+        yield from self.hindrances(request, request.seats)
+        named = {name for name, gpus in request.seats if gpus}
+        for node in self._nodes:
+            if node.name in named and node.unattributed:
+                yield (
+                    f"which GPUs of {node.name} are free is not known, so the node alone can be"
+                    f" named: {node.name}/"
+                )
+
+    def hindrances(self, request: Request, seats: Seats) -> Iterator[str]:
+        """Why the workers of a gang cannot have these seats now; a phrase for each cause."""
+        nodes = {node.name: node for node in self._nodes}
+        used = []
+        for name, load in Counter(name for name, _gpus in seats).items():
+            node = nodes.get(name)
+            if node is None:
+                yield f"{name} is no node of this cluster"
+                continue
+            used.append(node)
+            chosen = gpu_set(gpu for seat, gpus in seats if seat == name for gpu in gpus)
+            taken = GPUSet(chosen & ~node.free)
+            reason = self.hindrance(request, node, load)
+            if not taken or reason not in {None, Reason.BUSY, Reason.RESERVED, Reason.RESOURCES}:
+                if reason is not None:
+                    yield f"{name}: {reason.value}"
+                continue
+            reserved = node.reserved
+            waited_for = taken & reserved.gpus & reserved.before.free if reserved is not None else 0
+            for some, state in (
+                *_used(node, GPUSet(taken & node.healthy & ~waited_for)),
+                (waited_for, f"reserved for {'' if reserved is None else reserved.job}"),
+                (taken & ~node.healthy, "broken"),
+            ):
+                if some:
+                    many = count(GPUSet(some)) > 1
+                    which = f"GPU{'s' * many} {', '.join(map(str, members(GPUSet(some))))}"
+                    yield f"{which} of {name} {'are' if many else 'is'} {state}"
+        if len({node.machine.model for node in used}) > 1 and not request.mix_models:
+            yield "the nodes have different GPU models, which a gang mixes with --mix-models alone"
 
     def usable(self, request: Request) -> list[Node]:
         """The nodes that a gang may use, once enough of their GPUs are free."""
-        return [node for node in self.cluster.nodes if refused(request, node) is None]
+        return [node for node in self._nodes if refused(request, node) is None]
 
-    def capable(self, request: Request, answer: Answer) -> Iterator[Node]:
+    def withheld(self, request: Request) -> list[Node]:
+        """The nodes that would take more workers of a gang now if nothing were reserved."""
+        return [node for node in self._nodes if withheld(request, node)]
+
+    def capable(self, request: Request, answer: NodeChoice) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
-        candidates = self.index.candidates(replace(request, workers=1))
+        one = replace(request, workers=1)
+        candidates = groups_for(one, self.index).candidates(one)
         terms, bandwidth = answer.floor.terms, answer.floor.bandwidth
-        able = (
-            at
-            for at, node_class in enumerate(candidates.classes)
-            if node_class.capacity and node_class.best(1, terms) >= bandwidth
-        )
-        return (node for _, _, node in candidates.members(able))
+        able = {
+            at for at, nodes in enumerate(candidates.classes) if nodes.best(1, terms) >= bandwidth
+        }
+        for leaf in range(len(self.index.paths)):
+            yield from (node for at, node in candidates.members(leaf) if at in able)
 
     # Other placements
 
@@ -141,9 +272,9 @@ class Solver:
         """
         pairs = list(workers)
         names = {name for name, _ in pairs}
-        nodes = {node.name: node for node in self.cluster.nodes if node.name in names}
+        nodes = {node.name: node for node in self._nodes if node.name in names}
         seats = [(nodes[name], gpus) for name, gpus in pairs]
-        return placed(seats, request, self.cluster, proof=UNPROVEN)
+        return value_placement(seats, request, self.given, proof=UNPROVEN)
 
     def valued(self, placement: Placement, *, joined: bool) -> Placement:
         """The same placement with its estimates if pods of a node are `joined`, or not."""
@@ -160,7 +291,7 @@ class Solver:
 
     def spread(self, request: Request) -> Placement | None:
         """The baseline spread: each worker on the least used node; None if not all fit."""
-        return baselines.spread(request, self.cluster)
+        return baselines.place_spread(request, self.cluster)
 
     def counts(self, request: Request) -> Counts:
         """How many of these gangs fit by counting."""
@@ -175,3 +306,13 @@ def place(request: Request, cluster: Cluster) -> Placement:
 def valued(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
     """The same placement with its estimates if pods of a node are `joined`, or not."""
     return Solver(cluster).valued(placement, joined=joined)
+
+
+def _used(node: Node, gpus: GPUSet) -> Iterator[tuple[int, str]]:
+    """GPUs in use of a node by holder, each with its state in words."""
+    rest = gpus
+    for holder in node.holders:
+        if mine := rest & holder.gpus:
+            rest = GPUSet(rest & ~holder.gpus)
+            yield mine, f"in use by {holder.job}"
+    yield rest, "in use"

@@ -2,7 +2,7 @@
 
 Each limit of a request is a row of a table: what relaxes it, the smallest change first. Changes are
 tried by counting (`gang.Search.fits`), and a number in an answer is the largest or smallest that
-fits. What others could free instead is a knapsack (`freeing`). No change is tried by placing the
+fits. What others could free instead is a knapsack (`release`). No change is tried by placing the
 gang.
 """
 
@@ -24,22 +24,24 @@ from arena_topo.solver import (
     Unplaceable,
     Verdict,
     distances,
+    in_cents,
     once_empty,
 )
-from arena_topo.solver.classes import Index, Pool, refused, room
-from arena_topo.solver.freeing import Freeing
-from arena_topo.solver.gang import Search
+from arena_topo.solver.classes import NodeGroups, groups_for, refused, room, withheld
+from arena_topo.solver.index import Index
 from arena_topo.solver.loads import AMONG, Hosts
+from arena_topo.solver.release import Freeing
+from arena_topo.solver.search import Search
 from arena_topo.topology import Node
 from arena_topo.words import counted
 
 MOST_CHANGES = 3
 """The most changes of the request in one answer, the smallest first."""
 
-TRIES = 16
+MAX_SIZES_TRIED = 16
 """The most sizes of a gang, or of its workers, that are tried."""
 
-Change = tuple[str, dict[str, Any]]
+RequestChange = tuple[str, dict[str, Any]]
 """The words after "fits now", and the changed fields of the request."""
 
 _T = TypeVar("_T")
@@ -52,13 +54,13 @@ class _Limit(NamedTuple):
     prevents nodes with room for some workers from taking all.
     """
 
-    dropped: Change
-    changes: Callable[[], Sequence[Change]] | None = None
+    dropped: RequestChange
+    changes: Callable[[], Sequence[RequestChange]] | None = None
     reason: Reason | None = None
     ordered: bool = True
 
 
-def explain(
+def explain_refusal(
     request: Request,
     index: Index,
     *,
@@ -66,13 +68,17 @@ def explain(
     notes: tuple[str, ...] = (),
     each: int = 1,
     fusible: bool = True,
+    anew: Index | None = None,
 ) -> Unplaceable:
-    """Why a gang has no place, counted by reason, and what would give it one."""
+    """Why a gang has no place, counted by reason, and what would give it one.
+
+    A changed gang is submitted anew; `anew` is the cluster for that, if it differs.
+    """
     workers, gpus = request.workers * each, request.gpus // each
     gang = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
     if each > 1:
         gang += f" in {counted(request.workers, 'pod')} of {each}"
-    if not index.cluster.nodes:
+    if not index.nodes:
         return Unplaceable(
             f"{gang} cannot be placed: there are no nodes",
             verdict=Verdict.NEVER,
@@ -81,12 +87,15 @@ def explain(
             notes=notes,
         )
     changes = _Changes(request, index, others, each=each, fusible=fusible and each == 1)
+    changed = changes
+    if anew is not None:
+        changed = _Changes(request, anew, others, each=each, fusible=fusible and each == 1)
     when = "can never be placed on this cluster" if changes.never else "cannot be placed now"
     return Unplaceable(
         f"{gang} {when}",
         verdict=Verdict.NEVER if changes.never else Verdict.NOT_NOW,
         refusals=tuple(changes.refusals()),
-        nearest=changes.nearest(),
+        nearest=changed.nearest(changes.release()),
         notes=notes,
     )
 
@@ -108,9 +117,10 @@ class _Changes:
         self.others = others
         self.each = each
         self.fusible = fusible
-        self.now = index.pool(request)
-        self.idle = index.pool(request, idle=True)
-        search = Search(request, self.idle)
+        self.now = groups_for(request, index)
+        self.idle = groups_for(request, index, idle=True)
+        # Where the kubelet picks, a node may promise more while others use a part of it.
+        search = Search(replace(request, blind=False), self.idle)
         # If not all sets are enumerated, one of the others may be fast enough.
         self.never = search.certain and not search.fits()
         self.pool = self.idle if self.never else self.now
@@ -123,15 +133,19 @@ class _Changes:
         counts: dict[Reason, tuple[int, Node]] = {}
         for group, node in enumerate(self.pool.nodes):
             reason = refused(self.request, node)
-            if reason is None and room(self.request, node):
+            if reason is None and withheld(self.request, node):
+                reason = Reason.RESERVED
+            elif reason is None and room(self.request, node):
                 reason = self._scarce
             elif reason is None:
                 busy = node.free_count < self.request.gpus
                 reason = Reason.BUSY if busy else Reason.RESOURCES
+                reason = Reason.BROKEN if node.healthy_count < self.request.gpus else reason
             nodes, example = counts.get(reason, (0, node))
             counts[reason] = (nodes + self.pool.counts[group], example)
         for reason, (nodes, example) in counts.items():
-            yield Refusal(reason=reason, nodes=nodes, example=example.name)
+            job = example.reserved_for if reason is Reason.RESERVED else None
+            yield Refusal(reason=reason, nodes=nodes, example=example.name, job=job)
 
     @cached_property
     def _scarce(self) -> Reason:
@@ -144,39 +158,43 @@ class _Changes:
             return limits[0][0]
         return Reason.ROOM
 
-    def nearest(self) -> str | None:
-        """The changes that would make the gang fit, in words; None if none that was tried does."""
+    def release(self) -> str | None:
+        """What others would have to free, or do about excluded nodes; None if nothing helps."""
+        release = None if self.never else Freeing(self.request, self.now).clause()
+        later = None if release else self._later()
+        if later is None:
+            return release
+        idle = all(node == node.idle() for node in self.index.nodes.values())
+        empty = "all other jobs have ended and " if self.never and not idle else ""
+        return f"when {empty}{later}"
+
+    def nearest(self, release: str | None) -> str | None:
+        """The changes that would make the gang fit, and a release, in words; None without any."""
         changes = list(itertools.islice(self._single(), MOST_CHANGES)) or list(self._together())
         now = [way[0] for way in changes if not self.never or self.fits(way, pool=self.now)]
         then = [words for words, _ in changes if words not in now]
-        cluster = self.index.cluster
         parts = [f"now {', or '.join(now)}"] if now else []
-        parts += [f"{', or '.join(then)} {once_empty(cluster)}"] if then else []
-        release = None if self.never else Freeing(self.request, self.now).clause()
-        later = None if release else self._later()
-        if later is not None:
-            idle = all(node == node.idle() for node in cluster.nodes)
-            empty = "the cluster is empty and " if self.never and not idle else ""
-            release = f"when {empty}{later}"
+        empty = once_empty(group.node for group in self.index.groups)
+        parts += [f"{', or '.join(then)} {empty}"] if then else []
         parts += [release] if release else []
         return f"fits {'; or '.join(parts)}" if parts else None
 
-    def fits(self, *changes: Change, pool: Pool | None = None) -> bool:
+    def fits(self, *changes: RequestChange, pool: NodeGroups | None = None) -> bool:
         """Whether the request fits with some changes."""
         return self._search(self._with(*changes), pool).fits()
 
-    def _with(self, *changes: Change) -> Request:
+    def _with(self, *changes: RequestChange) -> Request:
         return replace(self.request, **{k: v for _, fields in changes for k, v in fields.items()})
 
-    def _search(self, request: Request, pool: Pool | None = None) -> Search:
+    def _search(self, request: Request, pool: NodeGroups | None = None) -> Search:
         pool = pool or self.pool
         if request.excluded is not pool.excluded:
-            pool = self.index.pool(request, idle=pool.idle)
+            pool = groups_for(request, self.index, idle=pool.idle)
         return Search(request, pool)
 
     # Single changes
 
-    def _single(self) -> Iterator[Change]:
+    def _single(self) -> Iterator[RequestChange]:
         """Single changes that are sufficient, the smallest first."""
         for limit in self._limits():
             changes = limit.changes() if limit.changes else [limit.dropped]
@@ -198,7 +216,7 @@ class _Changes:
         """The limits of the request, those with the smallest changes first."""
         request = self.request
         if request.min_bandwidth:
-            dropped: Change = ("without --min-bandwidth", {"min_bandwidth": 0.0})
+            dropped: RequestChange = ("without --min-bandwidth", {"min_bandwidth": 0.0})
             yield _Limit(dropped, self._rates, Reason.BANDWIDTH)
         if not request.mix_models:
             yield _Limit(("with --mix-models", {"mix_models": True}))
@@ -221,33 +239,33 @@ class _Changes:
                 dropped = (f"without --{flag}", {flag: none})
                 yield _Limit(dropped, partial(self._less, flag, dropped))
 
-    def _rates(self) -> Sequence[Change]:
+    def _rates(self) -> Sequence[RequestChange]:
         """Lower bandwidths, highest first; rounded down, as the nodes must reach the number."""
         floor = self.request.min_bandwidth
         speeds = self._search(replace(self.request, min_bandwidth=0.0)).rates()
         lower = sorted((speed for speed in speeds if speed < floor), reverse=True)
-        rates = [rate for speed in lower if (rate := math.floor(round(speed * 100, 6)) / 100)]
+        rates = [rate for speed in lower if (rate := in_cents(speed))]
         return [(f"with --min-bandwidth {rate:g}", {"min_bandwidth": rate}) for rate in rates]
 
-    def _models(self) -> Sequence[Change]:
+    def _models(self) -> Sequence[RequestChange]:
         """Other GPU models."""
         own = (self.request.model or "").casefold()
         models = (model for model in sorted(self.pool.models) if model.casefold() != own)
         return [(f"with --gpu-model {model}", {"model": model}) for model in models]
 
-    def _wider(self) -> Sequence[Change]:
+    def _wider(self) -> Sequence[RequestChange]:
         """More nodes, the fewest first."""
-        most = min(self.request.workers, len(self.index.cluster.nodes))
+        most = min(self.request.workers, len(self.index.nodes))
         limits = range((self.request.max_nodes or 0) + 1, most + 1)
         return [(f"with --max-nodes {most}", {"max_nodes": most}) for most in limits]
 
-    def _farther(self) -> Sequence[Change]:
+    def _farther(self) -> Sequence[RequestChange]:
         """Levels further out, the nearest first."""
-        levels = list(distances(self.index.cluster))
+        levels = list(distances(self.index.fabric))
         outward = levels[levels.index(self.request.required or "") + 1 :]
         return [(f"with --topology-required {level}", {"required": level}) for level in outward]
 
-    def _less(self, flag: str, dropped: Change) -> Sequence[Change]:
+    def _less(self, flag: str, dropped: RequestChange) -> Sequence[RequestChange]:
         """Less CPU or memory per worker: the shares of nodes, largest first; then none."""
         request = self.request
         unit = 0.001 if flag == "cpu" else 1 << 20
@@ -259,7 +277,7 @@ class _Changes:
             for share in range(1, min(request.workers, node.free_count // request.gpus) + 1)
         }
         units = sorted((share for share in shares if 0 < share * unit < requested), reverse=True)
-        changes: list[Change] = [
+        changes: list[RequestChange] = [
             (f"with --{flag} {_spelled(flag, unit_count)}", {flag: unit_count * self.each * unit})
             for unit_count in units
         ]
@@ -267,7 +285,7 @@ class _Changes:
 
     # Sizes
 
-    def _fused(self) -> Iterator[Change]:
+    def _fused(self) -> Iterator[RequestChange]:
         """Fewer, larger workers, if fused pods can be a way out."""
         request = self.request
         if self.fusible and (request.per_node or (request.min_bandwidth and not request.joined)):
@@ -286,7 +304,7 @@ class _Changes:
         """
         free = self._search(replace(request, min_bandwidth=0.0))
         workers = min(request.workers - 1, free.most_workers())
-        for _ in range(TRIES):
+        for _ in range(MAX_SIZES_TRIED):
             if workers < 1 or workers * request.gpus < self.least:
                 break
             search = self._search(replace(request, workers=workers))
@@ -296,7 +314,7 @@ class _Changes:
             workers = min(workers - 1, max(search.most_workers(), AMONG[Hosts.TWO]))
         return 0
 
-    def _most_gpus(self, workers: int, *given_up: Change) -> int:
+    def _most_gpus(self, workers: int, *given_up: RequestChange) -> int:
         """The most GPUs per worker, fewer than requested, that fit; 0 if none."""
         least = max(self.each, -(-self.least // workers))
         sizes = range(least, min(self.request.gpus - 1, self.largest) + 1, self.each)[::-1]
@@ -306,11 +324,11 @@ class _Changes:
 
         if not self.request.min_bandwidth:
             return _first(sizes, fits) or 0
-        return next(filter(fits, sizes[:TRIES]), 0)
+        return next(filter(fits, sizes[:MAX_SIZES_TRIED]), 0)
 
     # Several changes at once
 
-    def _together(self) -> Iterator[Change]:
+    def _together(self) -> Iterator[RequestChange]:
         """A minimal set of changes that is sufficient together, if no single change is."""
         request = self.request
         dropped = [limit.dropped for limit in self._limits()]
@@ -324,7 +342,7 @@ class _Changes:
         workers = sized.workers if self._search(sized).fits() else self.most_workers(sized)
         if not workers or workers * gpus < self.least:
             return
-        size: Change = ("", {"gpus": gpus, "workers": workers})
+        size: RequestChange = ("", {"gpus": gpus, "workers": workers})
         for change in dropped:
             fewer = [other for other in dropped if other is not change]
             if self.fits(*fewer, size):

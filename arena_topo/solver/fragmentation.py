@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Iterable
 
 from arena_topo.solver import Policy, Request
 from arena_topo.solver.gpu_sets import GRAIN, SMALL, GPUSets, firsts
 from arena_topo.solver.memo import remembered
-from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
+from arena_topo.topology import GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
 """The job sizes of the potential; nearly all jobs have one of these sizes (Philly trace)."""
@@ -191,27 +192,30 @@ _LEVELS = {
 }
 
 
-def spreads(request: Request, cluster: Cluster) -> bool:
+def spreads(request: Request, states: Iterable[tuple[Node, int, int]]) -> bool:
     """Whether a job is placed away from GPUs in use rather than packed.
 
     `adaptive` spreads jobs that fit on one machine while less than `pack_above` of the cluster's
     GPUs are in use: at low load interference costs most, at high load fragmentation (the
     load-dependent placement of Xiao). The GPUs that count are healthy, on nodes that take pods and
-    do not share GPUs; those that are not free are in use.
+    do not share GPUs; those that are not free are in use. `states` has a node of each state, the
+    number of such nodes, and of those that the request does not exclude.
     """
     if request.policy is not Policy.ADAPTIVE:
         return request.policy is Policy.SPREAD
-    usable = [node for node in cluster.nodes if node.unavailable is None and node.shared is None]
+    usable = [state for state in states if state[0].unavailable is None and state[0].shared is None]
     size = request.workers * request.gpus
-    if not any(count(node.healthy) >= size for node in usable if _may_use(request, node)):
+    if not any(
+        left and node.healthy_count >= size and _has_model(request, node)
+        for node, _, left in usable
+    ):
         return False
-    healthy = sum(count(node.healthy) for node in usable)
-    busy = healthy - sum(min(node.free_count, count(node.healthy)) for node in usable)
+    healthy = sum(nodes * node.healthy_count for node, nodes, _ in usable)
+    free = sum(nodes * min(node.free_count, node.healthy_count) for node, nodes, _ in usable)
     # Rounded as written: 0.7 of ten GPUs are seven, not slightly more.
-    return round(busy - request.pack_above * healthy, 6) < 0
+    return round(healthy - free - request.pack_above * healthy, 6) < 0
 
 
-def _may_use(request: Request, node: Node) -> bool:
+def _has_model(request: Request, node: Node) -> bool:
     model = request.model.casefold() if request.model else None
-    own = (node.machine.model or "").casefold()
-    return node.name not in request.excluded and model in {None, own}
+    return model in {None, (node.machine.model or "").casefold()}

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from arena_topo.bandwidth import Facts, packing
+from arena_topo.bandwidth import MachineFacts, packing
 from arena_topo.solver.memo import remembered
 from arena_topo.topology import GPU, Configuration, GPUSet, Machine, count, gpu_set, members
 
@@ -42,7 +42,7 @@ class GPUSets:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.size = len(configuration.links)
-        self.facts = Facts(_machine(configuration))
+        self.facts = MachineFacts(_machine(configuration))
         self.everything = GPUSet((1 << self.size) - 1)
         kinds = {link for row in configuration.links for link in row if link is not None}
         self.uniform = len(kinds) <= 1 and not configuration.measured
@@ -199,6 +199,7 @@ def _machine(configuration: Configuration) -> Machine:
         nvswitch=configuration.nvswitch,
         pcie_generation=configuration.pcie_generation,
         measured=configuration.measured,
+        software=configuration.software,
     )
 
 

@@ -10,16 +10,27 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from arena_topo.bandwidth import Host, Wire, estimate, nearest_nics, usual_nics
-from arena_topo.solver.fragmentation import PackingCost
+from arena_topo.bandwidth import Host, Regime, Wire, estimate, nearest_nics, packing, usual_nics
+from arena_topo.solver.fragmentation import PACKING, PackingCost
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, firsts, gpu_sets, splits
 from arena_topo.solver.memo import remembered
-from arena_topo.topology import NIC, Configuration, GPUSet, Link, Machine, count, gpu_set
+from arena_topo.topology import (
+    NIC,
+    Configuration,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    count,
+    gpu_set,
+    members,
+)
 
 
 class Hosts(StrEnum):
@@ -38,8 +49,7 @@ class Terms(NamedTuple):
     """The parameters of a job that decide the value of a node.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
-    are hosts of their own. `rated`: the network has a rate, so assumed NICs do not count; `given`:
-    that rate was given, not derived.
+    are hosts of their own. `rated`: the network has a rate, so assumed NICs do not count.
     """
 
     hosts: Hosts
@@ -48,7 +58,6 @@ class Terms(NamedTuple):
     joined: bool
     wire: Wire
     rated: bool = False
-    given: bool = False
 
 
 class Floor(NamedTuple):
@@ -59,6 +68,12 @@ class Floor(NamedTuple):
     joined: Terms
     inside: float = 0.0
 
+
+DIGIT = 1 << 32
+"""More crossings and steps than all nodes of a gang have: the base of the digits of nearness."""
+
+NEARNESS = DIGIT**4
+"""More than the nearness of any gang: the unit of its cost of fragmentation."""
 
 MOST_SPLITS = 120
 """The most ways of splitting a set into pods that are compared: all of 8 GPUs into pairs."""
@@ -77,6 +92,13 @@ class Loads:
         apart = sum(map(len, nics)) == len(several) and len({len(own) for own in nics}) <= 1
         self._even = apart or len(set(nics)) <= 1
         """Whether all GPUs have equally many NICs, all sharing them or each with its own."""
+        self.alike = sets.uniform and self._even
+        """Whether all sets of a size are worth the same to any job."""
+        self._steps = tuple(
+            max((_STEPS[self.machine.nics[nic].attachment[gpu].kind] for nic in own), default=0)
+            for gpu, own in enumerate(nics)
+        )
+        """How far the NICs of each GPU are."""
         self._homes = _homes(self.machine, nics) if sets.uniform and len(speeds) <= 1 else ()
         self._alike = firsts(
             sets.size,
@@ -86,8 +108,14 @@ class Loads:
         )
 
     def assumed(self, terms: Terms) -> bool:
-        """Whether the network of a node rests on a rate that was not given."""
-        if terms.hosts in {Hosts.NODE, Hosts.DOMAIN} or terms.given:
+        """Whether what joins the hosts of a job rests on a rate that was not given.
+
+        Pods of one node with a hostname each use its NICs too.
+        """
+        if terms.hosts is Hosts.NODE:
+            several = not terms.joined and terms.ranks > terms.gpus
+            return several and terms.wire is Wire.RDMA and not self._known
+        if terms.hosts is Hosts.DOMAIN or terms.rated:
             return False
         if terms.wire is Wire.TCP:
             return not any(nic.speed for nic in self.machine.nics)
@@ -124,13 +152,47 @@ class Loads:
         return next(value for value, gpus in self._ranked(size, terms) if not gpus & ~free)
 
     @remembered
+    def speeds(
+        self,
+        free: GPUSet,
+        most: int,
+        terms: Terms,
+        picked: bool,  # noqa: FBT001
+    ) -> tuple[float, ...]:
+        """The value of 1, 2, ... workers on these GPUs; with `picked`, as the kubelet picks."""
+        value = self.worst if picked else self.best
+        return tuple([value(free, load * terms.gpus, terms) for load in range(1, most + 1)])
+
+    @remembered
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
-        """The set of `size` of these GPUs with the minimum value."""
-        return min(self.choices(free, size, terms), key=lambda gpus: self.rate(gpus, terms))
+        """The set of `size` of these GPUs with the minimum value, as the kubelet may split it."""
+        return min(
+            self.choices(free, size, terms), key=lambda gpus: self._slowest_split(gpus, terms)[0]
+        )
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
         """The minimum value of any `size` of these GPUs; 0 if there are not enough."""
-        return self.rate(self.worst_set(free, size, terms), terms) if count(free) >= size else 0.0
+        if count(free) < size:
+            return 0.0
+        return self._slowest_split(self.worst_set(free, size, terms), terms)[0]
+
+    def worst_pods(self, free: GPUSet, size: int, terms: Terms) -> tuple[tuple[int, ...], ...]:
+        """The GPUs of each worker, if the kubelet picks the slowest of these GPUs for each."""
+        return self._slowest_split(self.worst_set(free, size, terms), terms)[1]
+
+    @remembered
+    def _slowest_split(
+        self, chosen: GPUSet, terms: Terms
+    ) -> tuple[float, tuple[tuple[int, ...], ...]]:
+        """GB/s of a set whose pods the kubelet gives their GPUs, and the GPUs of each worker."""
+        worst, pods = self.rate(chosen, terms), self.pods(chosen, terms)
+        apart = terms.hosts is not Hosts.DOMAIN and not terms.joined
+        if apart and len(pods) > 1 and terms.gpus > 1 and not self.by_count(terms):
+            for groups in itertools.islice(splits(chosen, terms.gpus), MOST_SPLITS):
+                value = self._limit(groups, terms)
+                if value < worst:
+                    worst, pods = value, tuple(self.sets.order(group) for group in groups)
+        return worst, pods
 
     def choices(self, free: GPUSet, size: int, *terms: Terms) -> Iterable[GPUSet]:
         """The sets of `size` of these GPUs by index; of sets equivalent under `terms` the first."""
@@ -157,24 +219,54 @@ class Loads:
     def cheapest(
         self, cost: PackingCost, free: GPUSet, size: int, floor: Floor
     ) -> tuple[int, GPUSet] | None:
-        """The cheapest set of `size` of these GPUs with a floor, and its cost.
+        """The nearest set of `size` of these GPUs with a floor, and the price of the node.
 
-        Of equal sets the first by index; None if no set reaches the floor.
+        The price is the least cost of fragmentation of any set, then the least nearness: so no node
+        is preferred for a nearer set that breaks more. On the node the set avoids GPUs in use if
+        the job is spread; then it is near, then it breaks little, then the first by index counts.
+        None if no set reaches the floor.
         """
-        if cost.alike == self.sets.alike:
+        steps = self._steps if _counts_nics(floor.terms) else ()
+        if cost.alike == self.sets.alike and len(set(steps)) <= 1:
             sets = self.choices(free, size, floor.terms, floor.joined)
         else:
-            # The cost depends on neighbours, beside the links.
-            kinds = list(zip(cost.alike, self._alike, strict=True))
+            # The cost depends on neighbours and on the way to the NICs, beside the links.
+            kinds = list(zip(cost.alike, self._alike, self._steps, strict=True))
             sets = self.sets.choices(free, size, tuple(map(kinds.index, kinds)))
-        fast = (
-            (cost.cost(free, gpus), at, gpus)
-            for at, gpus in enumerate(sets)
+        fast = [
+            ((own := cost.cost(free, gpus)) // PACKING, self.nearness(gpus, floor.terms), own, gpus)
+            for gpus in sets
             if self.rate(gpus, floor.terms) >= floor.bandwidth
             and (not floor.inside or self.rate(gpus, floor.joined) >= floor.inside)
-        )
-        least = min(fast, default=None)
-        return None if least is None else (least[0], least[2])
+        ]
+        if not fast:
+            return None
+        _, nearness, _, nearest = min(fast, key=operator.itemgetter(0, 1, 2))
+        return min(own for _, _, own, _ in fast) * NEARNESS + nearness, nearest
+
+    @remembered
+    def nearness(self, chosen: GPUSet, terms: Terms) -> int:
+        """How near these GPUs are to each other and to their NICs: smaller is nearer.
+
+        Digits, high to low: crossings of sockets, from one host bridge to another, and through one,
+        then steps to NICs. Only what the job uses counts: no PCIe below an NVSwitch or a ring of
+        NVLinks, nor where GPUs do not reach each other directly, and no NICs on a single host.
+        """
+        if terms.hosts is Hosts.DOMAIN:
+            return 0
+        groups = [chosen] if terms.joined else map(gpu_set, self.pods(chosen, terms))
+        crossings = [0, 0, 0]
+        for group in groups if not self.sets.uniform else ():
+            if count(group) > 1 and self.sets.facts.inside(group).regime in _OVER_PCIE:
+                own = members(group)
+                for digit, kind in enumerate((LinkKind.SYS, LinkKind.NODE, LinkKind.PHB)):
+                    crossings[digit] += len(packing.components(own, self._beyond(kind))) - 1
+        steps = sum(self._steps[gpu] for gpu in members(chosen)) if _counts_nics(terms) else 0
+        return functools.reduce(lambda high, low: high * DIGIT + low, (*crossings, steps))
+
+    def _beyond(self, kind: LinkKind) -> Callable[[int, int], bool]:
+        links = self.machine.links
+        return lambda gpu, peer: (link := links[gpu][peer]) is not None and link.kind > kind
 
     def by_count(self, terms: Terms) -> bool:
         """Whether the value of a set depends on its size only."""
@@ -216,6 +308,18 @@ class Loads:
         """All sets of a size, the best first."""
         sets = choices(self.sets.everything, size, tuple(range(self.sets.size)))
         return sorted(((self.rate(gpus, terms), gpus) for gpus in sets), key=lambda gpus: -gpus[0])
+
+
+_OVER_PCIE = frozenset({Regime.PCIE, Regime.ISLANDS, Regime.NO_RING})
+"""The regimes of a host in which GPUs reach each other over PCIe."""
+
+_STEPS = {
+    kind: steps
+    for steps, kind in enumerate(
+        (LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE, LinkKind.SYS)
+    )
+} | {LinkKind.NVLINK: 0}
+"""The steps on the way from a GPU to a NIC, by its path."""
 
 
 def _homes(machine: Machine, nics: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:

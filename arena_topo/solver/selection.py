@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class KnapsackItem:
     """`count` equal nodes; `prices` maps each possible load of one of them to its price.
 
     `capacity` is the largest of the loads.
@@ -77,7 +77,7 @@ class _Taken(NamedTuple):
 
 
 def select(
-    offers: Sequence[Offer], workers: int, *, least: int = 1, most: int | None = None
+    offers: Sequence[KnapsackItem], workers: int, *, least: int = 1, most: int | None = None
 ) -> Selection | None:
     """Choose nodes for all workers: the fewest, then the cheapest; None if they do not fit.
 
@@ -107,7 +107,7 @@ def select(
     return None
 
 
-def _reached(offers: Sequence[Offer], workers: int) -> bool:
+def _reached(offers: Sequence[KnapsackItem], workers: int) -> bool:
     """Whether any number of nodes holds exactly so many workers.
 
     A subset sum: bit i of `sums` is set if i workers are possible.
@@ -127,7 +127,7 @@ def _reached(offers: Sequence[Offer], workers: int) -> bool:
 
 
 def _cheapest(
-    offers: Sequence[Offer], order: Sequence[int], nodes: int, workers: int
+    offers: Sequence[KnapsackItem], order: Sequence[int], nodes: int, workers: int
 ) -> Selection | None:
     """The cheapest choice of exactly so many nodes; None if none exists."""
     filled: dict[int, int] = {}
@@ -160,7 +160,7 @@ def _cheapest(
 
 
 def _items(
-    offers: Sequence[Offer],
+    offers: Sequence[KnapsackItem],
     order: Sequence[int],
     filled: Mapping[int, int],
     margin: int,
@@ -186,7 +186,9 @@ def _items(
     return [items[place] for place in sorted(useful)]
 
 
-def _deviations(offer: Offer, at: int, full: int, margin: int, slack: int) -> Iterator[_Deviation]:
+def _deviations(
+    offer: KnapsackItem, at: int, full: int, margin: int, slack: int
+) -> Iterator[_Deviation]:
     """The other loads of a node that holds `full` workers, or is not used (0)."""
     paid = offer.prices[full] if full else 0
     for load, price in offer.prices.items():

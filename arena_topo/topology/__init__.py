@@ -11,8 +11,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, NewType
+from enum import Enum, IntEnum, StrEnum
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from arena_topo.topology.models import LANES_PER_GPU, MOST_LANES
 
@@ -97,6 +97,45 @@ class Knowledge(Enum):
     """Nothing is known: every link counts as SYS."""
 
 
+class Plugin(StrEnum):
+    """The network plug-ins of NCCL that a site can name; NONE is NCCL's own transport."""
+
+    NONE = "none"
+    EFA = "efa"
+    CXI = "cxi"
+    TCPX = "tcpx"
+    TCPXO = "tcpxo"
+    GIB = "gib"
+    UCX = "ucx"
+    SPCX = "spcx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What NCCL may use on a machine, as its site says.
+
+    `p2p` is False where GPUs do not reach each other's memory, over NVLink or PCIe
+    (`NCCL_P2P_DISABLE=1`, some virtual machines), `gdr` where NICs do not reach that of GPUs
+    (GPUDirect RDMA). `plugin` is NCCL's network plug-in, None if nothing is said.
+    """
+
+    p2p: bool = True
+    gdr: bool = True
+    plugin: Plugin | None = None
+
+    def beside(self, other: Software) -> Software:
+        """The software of a machine of which `other` is known too: its plug-in is the one used."""
+        return Software(
+            p2p=self.p2p and other.p2p,
+            gdr=self.gdr and other.gdr,
+            plugin=other.plugin or self.plugin,
+        )
+
+
+USUAL = Software()
+"""The software of a machine about which the site says nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """The properties that decide the bandwidth of GPU sets: equal configurations share one table.
@@ -109,6 +148,7 @@ class Configuration:
     nvswitch: bool
     pcie_generation: int | None
     measured: tuple[tuple[GPUSet, float], ...] = ()
+    software: Software = USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,25 +171,26 @@ class Machine:
     knowledge: Knowledge = Knowledge.MEASURED
     measured: tuple[tuple[GPUSet, float], ...] = ()
     bandwidth: tuple[tuple[float, ...], ...] | None = None
+    software: Software = USUAL
+    model: str | None = field(init=False, compare=False)
+    """The GPU model that all GPUs share; None if unknown or mixed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", common_model(self.gpus))
 
     def __repr__(self) -> str:
         return f"<Machine {self.name}, {len(self.gpus)} x {self.model or 'GPU'}>"
-
-    @property
-    def model(self) -> str | None:
-        """The GPU model that all GPUs share; None if unknown or mixed."""
-        return common_model(self.gpus)
 
     @property
     def everything(self) -> GPUSet:
         """All GPUs of the machine."""
         return GPUSet((1 << len(self.gpus)) - 1)
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, gpu: int, other: int) -> Link:
         """The link between two different GPUs."""
-        link = self.links[one][other]
+        link = self.links[gpu][other]
         if link is None:
-            raise ValueError(f"GPU {one} has no link to itself")
+            raise ValueError(f"GPU {gpu} has no link to itself")
         return link
 
     def graph(self) -> nx.Graph[str]:
@@ -190,6 +231,7 @@ class Machine:
             nvswitch=self.nvswitch,
             pcie_generation=self.pcie_generation,
             measured=self.measured,
+            software=self.software,
         )
 
 
@@ -236,29 +278,69 @@ TAINT = "arena-topo.io/topology"
 """The label and the taint of nodes reserved for placements of arena-topo."""
 
 
+NOT_READY, CORDONED = "NotReady", "cordoned"
+"""Why no pod can start on a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The part of a node that the gang which comes first in the queue gets next.
+
+    `job` is that gang (`namespace/name`). `gpus` are its GPUs here, free or still in use, `unnamed`
+    the number of those whose indexes are not known. `before` is the node without the reservation.
+    `since` (Unix seconds) is when these GPUs were reserved; None if that is not known.
+    """
+
+    job: str
+    gpus: GPUSet
+    unnamed: int
+    before: Node
+    since: float | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of reserved GPUs."""
+        return count(self.gpus) + self.unnamed
+
+
+class Holding(NamedTuple):
+    """The part of a node that a job has: the number of its GPUs, and those whose indexes are known.
+
+    `job` is the job, or a pod without a job (`namespace/name`).
+    """
+
+    job: str
+    size: int
+    gpus: GPUSet
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A machine and its current use.
 
     `free` holds the GPUs that are healthy and not known to be in use. `unattributed` counts those
-    of them that are in use by pods whose devices are unknown: the node still has a number of free
-    GPUs, but no single GPU of it is certainly free. `allocatable` holds the healthy GPUs, in
-    use or not. `cpu` (cores) and `memory` (bytes) are the remainder of `all_cpu` and `all_memory`;
-    None means not known, and not limited. `unavailable` says why no pod can start now (cordoned,
-    not ready), `shared` why its GPUs can never be placed by topology (MIG, time slices). `network`
-    is GB/s that the node itself can send to others, if that may be slower than the network between
-    nodes. `rdma` is the resource by which pods get its RDMA devices, "" without one. `resource` is
-    the resource that a pod requests for its GPUs; `driver` is the DRA driver that publishes them,
-    if there is one: then pods claim them and `resource` is its name too, so that no gang mixes
-    claimed GPUs with others. `dedicated`: only placements of arena-topo run here (labelled and
-    tainted, or an ACK topology node), so devices may be injected. `foreign`: pods that arena-topo
-    did not place hold GPUs.
+    of them that are in use by pods whose devices are unknown, or broken: the node still has a
+    number of free GPUs, but no single GPU of it is certainly free. `allocatable` holds the GPUs
+    that are not known to be broken, in use or not; `broken` of them are, with unknown indexes.
+    `cpu` (cores) and `memory` (bytes) are the remainder of `all_cpu` and `all_memory`; None means
+    not known, and not limited. `unavailable` says why no pod can start now (`CORDONED`,
+    `NOT_READY`), `shared` why its GPUs can never be placed by topology (MIG, time slices).
+    `network` is GB/s that the node itself can send to others, if that may be slower than the
+    network between nodes. `rdma` is the resource by which pods get its RDMA devices, "" without
+    one. `resource` is the resource that a pod requests for its GPUs; `driver` is the DRA driver
+    that publishes them, if there is one: then pods claim them and `resource` is its name too, so
+    that no gang mixes claimed GPUs with others. `dedicated`: only placements of arena-topo run here
+    (labelled and tainted, or an ACK topology node), so devices may be injected. `foreign`: pods
+    that arena-topo did not place hold GPUs. `reserved` GPUs are neither free nor in use: the gang
+    that comes first in the queue gets them. `holders` are the jobs that have GPUs here, as far as
+    they are known.
     """
 
     name: NodeName
     machine: Machine
     free: GPUSet
     unattributed: int = 0
+    broken: int = 0
     allocatable: GPUSet | None = None
     cpu: float | None = None
     memory: int | None = None
@@ -275,6 +357,8 @@ class Node:
     domains: tuple[str, ...] = ()
     network: float = float("inf")
     rdma: str = ""
+    reserved: Reservation | None = None
+    holders: tuple[Holding, ...] = ()
 
     @property
     def free_count(self) -> int:
@@ -282,9 +366,67 @@ class Node:
         return max(0, count(self.free) - self.unattributed)
 
     @property
+    def reserved_for(self) -> str | None:
+        """The gang that gets the reserved GPUs."""
+        return None if self.reserved is None else self.reserved.job
+
+    @property
+    def reserved_count(self) -> int:
+        """The number of GPUs that would be free if they were not reserved."""
+        return self.unreserved.free_count - self.free_count
+
+    @property
     def healthy(self) -> GPUSet:
-        """The GPUs that work, in use or not."""
+        """The GPUs that are not known to be broken, in use or not."""
         return self.machine.everything if self.allocatable is None else self.allocatable
+
+    @property
+    def pins(self) -> bool:
+        """Whether pods here can get the very GPUs that were chosen for them.
+
+        They can by claims, or where only arena-topo gives GPUs to pods; else the kubelet picks.
+        """
+        return bool(self.driver) or (self.dedicated and not self.foreign and not self.unattributed)
+
+    @property
+    def unreserved(self) -> Node:
+        """The node as it would be if nobody waited."""
+        return self if self.reserved is None else self.reserved.before
+
+    def reserve(
+        self,
+        job: str,
+        gpus: GPUSet,
+        *,
+        unnamed: int = 0,
+        cpu: float = 0.0,
+        memory: int = 0,
+        since: float | None = None,
+    ) -> Node:
+        """The node with these GPUs, and some CPU and memory, reserved for a job."""
+        return replace(
+            self,
+            free=GPUSet(self.free & ~gpus),
+            unattributed=self.unattributed + unnamed,
+            cpu=None if self.cpu is None else max(0.0, self.cpu - cpu),
+            memory=None if self.memory is None else max(0, self.memory - memory),
+            reserved=Reservation(job=job, gpus=gpus, unnamed=unnamed, before=self, since=since),
+        )
+
+    @property
+    def healthy_count(self) -> int:
+        """The number of GPUs that work, in use or not."""
+        return max(0, count(self.healthy) - self.broken)
+
+    @property
+    def unhealthy_count(self) -> int:
+        """The number of broken GPUs."""
+        return len(self.machine.gpus) - self.healthy_count
+
+    @property
+    def in_use_unknown(self) -> int:
+        """The number of GPUs in use whose indexes are unknown."""
+        return max(0, min(self.unattributed, count(self.free)) - self.broken)
 
     def idle(self) -> Node:
         """The node without jobs, with all its GPUs healthy and the node available."""
@@ -292,26 +434,33 @@ class Node:
             self,
             free=self.machine.everything,
             unattributed=0,
+            broken=0,
+            allocatable=None if self.allocatable is None else self.machine.everything,
             cpu=self.all_cpu,
             memory=self.all_memory,
             unavailable=None,
+            foreign=False,
+            reserved=None,
+            holders=(),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A level of the network between nodes, and its all-reduce bandwidth in GB/s."""
+    """A level of the network between nodes, and GB/s of a node over it; None if not known."""
 
     name: str
-    bandwidth: float
+    bandwidth: float | None = None
 
 
 BEYOND = "beyond"
 """The network between nodes that share no level."""
 
-UNKNOWN_NETWORK = 1.25
-"""GB/s between nodes if nothing is known: 10 GbE, below every path inside a node, so an unknown
-network never spreads a job."""
+NVLINK = "nvlink"
+"""The level whose domains NVLink joins."""
+
+WITHOUT_RDMA = 1.25
+"""GB/s of a node without RDMA where others offer it: 10 GbE, below every path inside a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,17 +468,17 @@ class Cluster:
     """All nodes, and the network between them.
 
     `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
-    share no tier. `unused` are levels of a fabric file that join no nodes. `notes` are remarks for
-    a person, such as an invalid ConfigMap. `guesses` say for a tier (or `beyond`) without a given
-    bandwidth what its default rests on; they matter to jobs on several nodes. `emulated`: the GPUs
-    do not exist. `view` is the time (Unix seconds) of the published view; None if this was read
-    from the nodes.
+    share no tier. A rate that nobody gave is None, and `guesses` says for such a level (a tier or
+    `beyond`) what is known instead; they matter to jobs on several nodes. `unused` are levels of a
+    fabric file that join no nodes. `notes` are remarks for a person, such as an invalid ConfigMap.
+    `emulated`: the GPUs do not exist. `view` is the time (Unix seconds) of the published view; None
+    if this was read from the nodes.
     """
 
     nodes: tuple[Node, ...]
     tiers: tuple[Tier, ...] = ()
     unused: frozenset[str] = frozenset()
-    beyond: float = UNKNOWN_NETWORK
+    beyond: float | None = None
     notes: tuple[str, ...] = ()
     emulated: bool = False
     source: str = ""
@@ -340,6 +489,12 @@ class Cluster:
         gpus = sum(len(node.machine.gpus) for node in self.nodes)
         return f"<Cluster, {len(self.nodes)} nodes, {gpus} GPUs>"
 
+    def unreserved(self) -> Cluster:
+        """The cluster as it would be if no gang waited."""
+        if all(node.reserved is None for node in self.nodes):
+            return self
+        return replace(self, nodes=tuple(node.unreserved for node in self.nodes))
+
     def idle(self) -> Cluster:
         """The cluster without any job, with every node and GPU healthy."""
         return replace(self, nodes=tuple(node.idle() for node in self.nodes))
@@ -349,19 +504,18 @@ class Cluster:
 
         Nodes have their name, `kind` "node", `gpus`, `free`, and `model` if they share one. Domains
         are `TIER/DOMAIN`, with `kind` "domain", `tier` and `name`; the root is `/`, of `kind`
-        "root". Domains and the root have `bandwidth`: GB/s of an all-reduce between what they join.
+        "root". Domains and the root have `bandwidth` if it is known: GB/s between what they join.
         """
         import networkx as nx
 
         graph: nx.Graph[str] = nx.Graph()
-        graph.add_node("/", kind="root", bandwidth=self.beyond)
+        graph.add_node("/", kind="root", **_known({"bandwidth": self.beyond}))
         for node in self.nodes:
             above = "/"
             for tier, name in zip(self.tiers, node.domains, strict=True):
                 domain = f"{tier.name}/{name}"
-                graph.add_node(
-                    domain, kind="domain", tier=tier.name, name=name, bandwidth=tier.bandwidth
-                )
+                rate = _known({"bandwidth": tier.bandwidth})
+                graph.add_node(domain, kind="domain", tier=tier.name, name=name, **rate)
                 graph.add_edge(above, domain)
                 above = domain
             machine = node.machine
@@ -370,18 +524,10 @@ class Cluster:
             graph.add_edge(above, node.name)
         return graph
 
-    def guessed(self, level: str) -> bool:
-        """Whether the bandwidth of a level, a tier or `beyond`, is a default."""
-        unknown = level == BEYOND and self.beyond == UNKNOWN_NETWORK
-        return unknown or level in self.guesses
-
-    def assumed(self, bandwidth: float, level: str) -> bool:
-        """Whether the bandwidth of a gang whose nodes meet at this level is a default.
-
-        `level` is a tier, `beyond`, or `node`, within which no network limits the gang.
-        """
-        rates = {tier.name: tier.bandwidth for tier in self.tiers} | {BEYOND: self.beyond}
-        return level in rates and self.guessed(level) and bandwidth >= rates[level]
+    def rate(self, level: str) -> float | None:
+        """GB/s of a level, a tier or `beyond`; None if nobody gave it."""
+        rates = {tier.name: tier.bandwidth for tier in self.tiers}
+        return rates.get(level, self.beyond)
 
 
 def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -479,12 +625,15 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def natural(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
+def natural(name: str) -> tuple[str, str]:
     """A sort key that puts `node-2` before `node-10`."""
-    # Texts and numbers alternate, so a text is never compared with a number. A number without
-    # leading zeros is compared by its length first, so it needs no conversion.
-    parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
-    for at in range(1, len(parts), 2):
-        digits = str(parts[at]).lstrip("0")
-        parts[at] = len(digits), digits
-    return tuple(parts), name
+    return _NUMBER.sub(_by_length, name), name
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _by_length(number: re.Match[str]) -> str:
+    """A number without leading zeros, after its length: a character below all printable ones."""
+    digits = number[0].lstrip("0")
+    return chr(len(digits)) + digits

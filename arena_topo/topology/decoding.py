@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sized
 from typing import NoReturn, TypeVar
 
-Value = TypeVar("Value")
+_Decoded = TypeVar("_Decoded")
 
 Refuse = Callable[[str, str], NoReturn]
 """A callback with the path of an invalid value and the reason; it raises."""
@@ -23,7 +23,7 @@ _WORDS = {
 """The type names of msgspec -> words for people."""
 
 
-def misfit(error: Exception) -> tuple[str, str]:
+def decoding_error(error: Exception) -> tuple[str, str]:
     """The path of an invalid value and the reason; the path is empty for errors not of msgspec."""
     # "Expected `str`, got `int` - at `$.levels[0].name`"
     message, _, place = str(error).replace(" | null", "").partition(" - at ")
@@ -35,12 +35,12 @@ def misfit(error: Exception) -> tuple[str, str]:
     return place.rpartition("$")[2].rstrip("`").removeprefix("."), reason
 
 
-def tried(attempt: Callable[[], Value], refuse: Refuse, path: str = "") -> Value:
+def tried(attempt: Callable[[], _Decoded], refuse: Refuse, path: str = "") -> _Decoded:
     """The decoded value; an error of msgspec is raised by `refuse`, below this path."""
     try:
         return attempt()
     except (ValueError, RecursionError) as error:
-        place, reason = misfit(error)
+        place, reason = decoding_error(error)
         refuse((path + place) if place.startswith("[") else f"{path}.{place}".strip("."), reason)
 
 

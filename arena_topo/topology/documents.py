@@ -39,21 +39,21 @@ from arena_topo.topology import (
 from arena_topo.topology.decoding import Refuse, check_length, tried
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import (
+    ACK_NAMESPACE,
     ALLOCATIONS,
     HEALTHY,
     KNOWLEDGE_ANNOTATION,
     MIRRORED,
-    NAMESPACE,
     NICS,
     NODE_LABEL,
     OBSERVED,
     SELF,
     UUIDS,
     Allocations,
-    moment,
+    parse_time,
 )
 
-Value = TypeVar("Value")
+_Element = TypeVar("_Element")
 
 SLOWEST, FASTEST = 0.001, 1e6
 """The range of all links and networks in GB/s; products of such rates neither underflow nor
@@ -104,13 +104,13 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
         GPU(index=at, uuid=gpu.uuid or None, model=model_of(gpu.model or model), numa=gpu.numa)
         for at, gpu in enumerate(parsed.gpus)
     )
-    links = matrix(parsed.links, len(gpus), _refuse, "links")
+    links = parse_matrix(parsed.links, len(gpus), _refuse, "links")
     switched = behind_nvswitch(common_model(gpus), links)
     return Machine(
         name=parsed.name or name,
         gpus=gpus,
         links=links,
-        nics=nics(parsed.nics or (), len(gpus), _refuse, "nics"),
+        nics=read_nics(parsed.nics or (), len(gpus), _refuse, "nics"),
         nics_assumed=parsed.nics_assumed or "",
         nvswitch=switched if parsed.nvswitch is None else parsed.nvswitch,
         pcie_generation=parsed.pcie_generation,
@@ -118,7 +118,7 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
     )
 
 
-def matrix(rows: Sequence[Sequence[str]], size: int, refuse: Refuse, path: str) -> Matrix:
+def parse_matrix(rows: Sequence[Sequence[str]], size: int, refuse: Refuse, path: str) -> Matrix:
     """The links of `size` GPUs; each row has the words of nvidia-smi."""
     check_square(rows, size, refuse, path)
     links: list[tuple[Link | None, ...]] = []
@@ -144,7 +144,7 @@ def check_square(rows: Sequence[Sequence[Any]], size: int, refuse: Refuse, path:
         check_length(row, size, refuse, f"{path}[{i}]")
 
 
-def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[NIC, ...]:
+def read_nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[NIC, ...]:
     """The NICs of a machine with `size` GPUs."""
     parsed = []
     for at, card in enumerate(cards):
@@ -155,11 +155,11 @@ def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[N
     return tuple(parsed)
 
 
-def measured(
+def parse_measured(
     table: object, size: int, refuse: Refuse, path: str = ""
 ) -> tuple[tuple[GPUSet, float], ...]:
     """The measured bandwidths of sets of GPUs; `table` has GB/s by lists such as `0,1`."""
-    found: dict[GPUSet, float] = {}
+    bandwidths: dict[GPUSet, float] = {}
     rates = tried(lambda: msgspec.convert(table, dict[str, Rate]), refuse, path)
     for key, rate in rates.items():
         place = f"{path}[{key!r}]"
@@ -169,10 +169,10 @@ def measured(
         if max(indexes) >= size:
             refuse(place, f"GPU {max(indexes)} of {size} is out of range")
         gpus = gpu_set(indexes)
-        if count(gpus) < len(indexes) or gpus in found:
+        if count(gpus) < len(indexes) or gpus in bandwidths:
             refuse(place, "names a GPU, or a set of GPUs, twice")
-        found[gpus] = rate
-    return tuple(sorted(found.items()))
+        bandwidths[gpus] = rate
+    return tuple(sorted(bandwidths.items()))
 
 
 def link(word: str, refuse: Refuse, path: str) -> Link:
@@ -206,7 +206,7 @@ def from_config_map(
     devices, name = source.devices(), source.node()
     size = len(devices)
 
-    def part(key: str, read: Callable[[int], Value], otherwise: Value) -> Value:
+    def part(key: str, read: Callable[[int], _Element], otherwise: _Element) -> _Element:
         try:
             return read(size)
         except UnreadableTopology as error:
@@ -255,7 +255,7 @@ def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
     pods = source.json(ALLOCATIONS, dict[str, _GPUs])
     if pods is None:
         return None
-    at = moment(source.data.get(OBSERVED))
+    at = parse_time(source.data.get(OBSERVED))
     if at is None:
         source.refuse(f"data.{OBSERVED}", "does not say when the allocations were seen")
     return Allocations(observed_at=at, gpus={pod: gpu_set(gpus) for pod, gpus in pods.items()})
@@ -304,7 +304,7 @@ class _ConfigMap:
     def __init__(self, document: Mapping[str, Any]) -> None:
         metadata = document.get("metadata")
         self.metadata: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
-        name = f"{self.metadata.get('namespace', NAMESPACE)}/{self.metadata.get('name', '?')}"
+        name = f"{self.metadata.get('namespace', ACK_NAMESPACE)}/{self.metadata.get('name', '?')}"
         self.name = f"configmap {name}"
         data = document.get("data")
         self.data = tried(lambda: msgspec.convert(data, dict[str, str]), self.refuse, "data")
@@ -312,7 +312,7 @@ class _ConfigMap:
     def refuse(self, path: str, reason: str) -> NoReturn:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
 
-    def json(self, key: str, kind: type[Value]) -> Value | None:
+    def json(self, key: str, kind: type[_Element]) -> _Element | None:
         """The JSON under a key; None if it is missing or empty."""
         text = self.data.get(key, "").strip()
         empty = text in {"", "null", "[]", "{}"}
@@ -347,10 +347,10 @@ class _ConfigMap:
 
     def links(self, size: int) -> Matrix | None:
         rows = self.json("linkType", list[list[str]])
-        return None if rows is None else matrix(rows, size, self.refuse, "data.linkType")
+        return None if rows is None else parse_matrix(rows, size, self.refuse, "data.linkType")
 
     def nics(self, size: int) -> tuple[NIC, ...]:
-        return nics(self.json(NICS, list[Card]) or (), size, self.refuse, f"data.{NICS}")
+        return read_nics(self.json(NICS, list[Card]) or (), size, self.refuse, f"data.{NICS}")
 
     def bandwidth(self, size: int) -> tuple[tuple[float, ...], ...] | None:
         rows = self.json("bandwidth", list[list[_Shown]])
@@ -361,7 +361,7 @@ class _ConfigMap:
 
     def measured(self, size: int) -> tuple[tuple[GPUSet, float], ...]:
         table = self.json("busBandwidth", dict[str, Any]) or {}
-        return measured(table, size, self.refuse, "data.busBandwidth")
+        return parse_measured(table, size, self.refuse, "data.busBandwidth")
 
 
 _Shown = Annotated[float, msgspec.Meta(ge=0, le=FASTEST)]

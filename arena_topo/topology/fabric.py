@@ -20,10 +20,16 @@ Each gives a tree: every node has a path of domains, coarse to near. A fabric fi
         value: training
         nics: 4x200G
         near: [[0, 1], [2, 3], [4, 5], [6, 7]]
+    software:
+      - label: example.com/pool
+        value: training
+        gdr: false
+        plugin: cxi
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,15 +40,26 @@ import msgspec
 
 from arena_topo.errors import UsageError
 from arena_topo.names import is_key, is_label_value, is_word
-from arena_topo.topology import BEYOND, MOST_GPUS, UNKNOWN_NETWORK, NodeName, Tier, gpu_set
+from arena_topo.topology import (
+    BEYOND,
+    MOST_GPUS,
+    NVLINK,
+    USUAL,
+    WITHOUT_RDMA,
+    NodeName,
+    Plugin,
+    Software,
+    Tier,
+    gpu_set,
+)
 from arena_topo.topology.decoding import Refuse, check_length, tried
 from arena_topo.topology.documents import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
-RESERVED = frozenset({"node", BEYOND})
+RESERVED_LEVELS = frozenset({"node", BEYOND})
 """Words that no level may have as its name: they mean less and more than any level."""
 
-MOST_LEVELS = 16
+MAX_FABRIC_LEVELS = 16
 """The limit of levels: from zones down to hosts there are half as many, the limit of Kueue
 (TopologySpec.levels)."""
 
@@ -58,16 +75,15 @@ class Fabric:
     """The network between nodes as a tree.
 
     `tiers` run from coarse to near and never get slower on the way; `beyond` (GB/s) joins nodes
-    that share none. `domains` has one entry per tier for every node; within a tier, equal entries
-    mean one domain. `assumed` names the tiers (and `beyond`) whose bandwidth is a default. `limits`
-    are GB/s of the nodes whose own network is slower than those defaults. `notes` are sentences
-    about missing or contradictory data.
+    that share none. A rate that is not known is None. `domains` has one entry per tier for every
+    node; within a tier, equal entries mean one domain. `limits` are GB/s of the nodes whose own
+    network is slower than that of others. `notes` are sentences about missing or contradictory
+    data.
     """
 
     tiers: tuple[Tier, ...]
-    beyond: float
+    beyond: float | None
     domains: Mapping[NodeName, tuple[str, ...]]
-    assumed: frozenset[str]
     notes: tuple[str, ...]
     limits: Mapping[NodeName, float] = field(default_factory=dict)
 
@@ -93,17 +109,29 @@ class NodeNICs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSoftware:
+    """The software of all nodes on which a label has this value; of all nodes without a label."""
+
+    label: str
+    value: str
+    software: Software
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFile:
     """The content of a fabric file: levels from coarse to near, GB/s beyond them if given.
 
     `levels` is None if the file leaves them to the cluster. The first of `nics` that matches a node
-    counts. `where` names the file for people.
+    counts, and the first of `software`; `site` is known of all nodes beside that. `where` names the
+    file for people.
     """
 
     where: str
     levels: tuple[Level, ...] | None
     beyond: float | None = None
     nics: tuple[NodeNICs, ...] = ()
+    software: tuple[NodeSoftware, ...] = ()
+    site: Software = USUAL
 
 
 class _Cards(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,29 +141,38 @@ class _Cards(msgspec.Struct, forbid_unknown_fields=True):
     near: list[list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]]] | None = None
 
 
+class _Software(msgspec.Struct, forbid_unknown_fields=True):
+    label: str | None = None
+    value: str | None = None
+    p2p: bool = True
+    gdr: bool = True
+    plugin: str | None = None
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    levels: Annotated[list[Level], msgspec.Meta(max_length=MOST_LEVELS)] | None = None
+    levels: Annotated[list[Level], msgspec.Meta(max_length=MAX_FABRIC_LEVELS)] | None = None
     beyond: Rate | None = msgspec.field(default=None, name="beyondGBps")
     nics: list[_Cards] = []
+    software: list[_Software] = []
 
 
-def read(data: Any, *, where: str) -> FabricFile:
-    """Check a parsed file; UsageError names the file (`where`) and the path in it.
+def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = None) -> FabricFile:
+    """Check a parsed file; UsageError names the file (`where`), the line and the path in it.
 
     `levels`, coarse to near, each have `name`, `label` and optionally `bandwidthGBps`; beside them
     `beyondGBps` is allowed. Bandwidths must not grow outward. `nics` are entries of `label`,
-    `value`, `nics` (as `parse_nics` reads them) and optionally `near`, the GPUs near each NIC. A
-    file with `nics` alone needs no levels.
+    `value`, `nics` (as `parse_nics` reads them) and optionally `near`, the GPUs near each NIC.
+    `software` are entries of `p2p`, `gdr` and `plugin`, with a label for some nodes alone. A file
+    with `nics` or `software` alone needs no levels. `lines` are those of the values by their paths.
     """
 
     def refuse(path: str, problem: str) -> NoReturn:
-        of_nics = path.startswith("nics")
+        part = re.match(r"\w*", path)
+        example = _EXAMPLES.get(part[0] if part else "")
         raise UsageError(
-            f"{where}: {path or 'the file'}: {problem}",
-            why=None if of_nics else _EXPECTED,
-            hint="nics: [{label: example.com/pool, value: training, nics: 8x400G}]"
-            if of_nics
-            else "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
+            f"{where}: {_line(path, lines or {})}{path or 'the file'}: {problem}",
+            why=None if example else _EXPECTED,
+            hint=example or "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
         )
 
     def demand(path: str, text: str, fits: Callable[[str], bool], expected: str) -> None:
@@ -143,14 +180,14 @@ def read(data: Any, *, where: str) -> FabricFile:
             refuse(path, f"{text[:_SHOWN]!r} is not {expected}")
 
     file = tried(lambda: msgspec.convert(data, _File), refuse)
-    if file.levels is None and (file.beyond is not None or not file.nics):
+    if file.levels is None and (file.beyond is not None or not (file.nics or file.software)):
         refuse("levels", "is missing")
     rates = [("beyondGBps", file.beyond)]
     for at, level in enumerate(file.levels or ()):
         path, before = f"levels[{at}]", (file.levels or [])[:at]
         demand(f"{path}.name", level.name, is_word, "a word of letters, digits, '-', '_', '.'")
         demand(f"{path}.label", level.label, is_key, "the key of a node label")
-        if level.name in RESERVED or level.name in {other.name for other in before}:
+        if level.name in RESERVED_LEVELS or level.name in {other.name for other in before}:
             refuse(f"{path}.name", f"{level.name} is another level")
         if level.label in {other.label for other in before}:
             refuse(f"{path}.label", f"{level.label} is the label of another level")
@@ -160,7 +197,18 @@ def read(data: Any, *, where: str) -> FabricFile:
             refuse(path, f"{rate:g} is more than the {less:g} of {nearer}, which is nearer")
     levels = None if file.levels is None else tuple(file.levels)
     cards = tuple(_cards(card, f"nics[{at}]", demand, refuse) for at, card in enumerate(file.nics))
-    return FabricFile(where=where, levels=levels, beyond=file.beyond, nics=cards)
+    software = tuple(
+        _software(entry, f"software[{at}]", demand, refuse)
+        for at, entry in enumerate(file.software)
+    )
+    return FabricFile(where=where, levels=levels, beyond=file.beyond, nics=cards, software=software)
+
+
+def _line(path: str, lines: Mapping[str, int]) -> str:
+    """The line of a value, or of what it is missing in; empty if it is not known."""
+    while path and path not in lines:
+        path = path[: max(0, path.rfind("."), path.rfind("["))]
+    return f"line {lines[path]}: " if path else ""
 
 
 def _cards(card: _Cards, path: str, demand: Callable[..., None], refuse: Refuse) -> NodeNICs:
@@ -175,6 +223,37 @@ def _cards(card: _Cards, path: str, demand: Callable[..., None], refuse: Refuse)
         nics = replace(nics, near=tuple(map(gpu_set, card.near)))
     return NodeNICs(label=card.label, value=card.value, nics=nics)
 
+
+def _software(
+    entry: _Software, path: str, demand: Callable[..., None], refuse: Refuse
+) -> NodeSoftware:
+    for key, text, other in (
+        ("label", entry.label, entry.value),
+        ("value", entry.value, entry.label),
+    ):
+        if text is None and other is not None:
+            refuse(f"{path}.{key}", "is missing")
+    if entry.label is not None:
+        demand(f"{path}.label", entry.label, is_key, "the key of a node label")
+        demand(f"{path}.value", entry.value, is_label_value, "the value of a node label")
+    if entry.plugin is not None and entry.plugin not in [*Plugin]:
+        refuse(f"{path}.plugin", f"{entry.plugin[:_SHOWN]!r} is none of {', '.join(Plugin)}")
+    return NodeSoftware(
+        label=entry.label or "",
+        value=entry.value or "",
+        software=Software(
+            p2p=entry.p2p,
+            gdr=entry.gdr,
+            plugin=None if entry.plugin is None else Plugin(entry.plugin),
+        ),
+    )
+
+
+_EXAMPLES = {
+    "nics": "nics: [{label: example.com/pool, value: training, nics: 8x400G}]",
+    "software": "software: [{label: example.com/pool, value: training, p2p: false, plugin: efa}]",
+}
+"""What entries of a part of the file look like."""
 
 _EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
 
@@ -265,11 +344,11 @@ _WORDS: Mapping[str, str] = {
         for label in labels
     },
     **{label: name for name, labels in _PLACES.items() for label in labels},
-    **dict.fromkeys(_NVLINKS, "nvlink"),
+    **dict.fromkeys(_NVLINKS, NVLINK),
 }
 """The level name of each known label."""
 
-WORDS = frozenset({"node", "beyond", *_WORDS.values()})
+KNOWN_LEVELS = frozenset({"node", "beyond", *_WORDS.values()})
 """All level names of the known labels; --fabric may define others."""
 
 _MACHINES = (
@@ -302,7 +381,7 @@ class _Columns:
         self.nodes = sorted(labels)
         self.nvlink = nvlink
         known = rdma or {}
-        self.rdma = {node: max(UNKNOWN_NETWORK, known.get(node) or 0.0) for node in self.nodes}
+        self.rdma = {node: max(WITHOUT_RDMA, known.get(node) or 0.0) for node in self.nodes}
         self._labels = [labels[node] for node in self.nodes]
         used: set[str] = set().union(*(_WORDS.keys() & labels.keys() for labels in self._labels))
         self._absent = _WORDS.keys() - used
@@ -356,11 +435,11 @@ class _Columns:
                 for name, node in zip(self.column(label) or [], self.nodes, strict=False)
             ]
             if any(name and name != block for name, block in zip(column, blocks, strict=False)):
-                return {Level(name="nvlink", label=label): column}
+                return {Level(name=NVLINK, label=label): column}
         return {}
 
 
-def from_labels(
+def fabric_from_labels(
     labels: Labels,
     levels: Sequence[Level] = (),
     *,
@@ -380,7 +459,7 @@ def from_labels(
     below = columns.nvlinks()
     if not levels:
         below = {**columns.stated(_PLACES), **columns.switches(), **below}
-    elif any(level.name == "nvlink" for level in levels):
+    elif any(level.name == NVLINK for level in levels):
         below = {}
     else:
         below = {at: names for at, names in below.items() if _reach(columns, names) is not None}
@@ -390,9 +469,9 @@ def from_labels(
 def from_file(
     file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
-    """The fabric of a file; missing bandwidths are filled in between the given ones.
+    """The fabric of a file; bandwidths that it leaves out are not known.
 
-    `rdma` and `nvlink` as in `from_labels`.
+    `rdma` and `nvlink` as in `fabric_from_labels`.
     """
     return _fabric(_Columns(labels, rdma, nvlink), file.levels or (), {}, beyond=file.beyond)
 
@@ -409,7 +488,7 @@ def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
             why = "repeats another" if is_key(label) else "is not the key of a node label"
             raise ValueError(f"spec.levels[{at}].nodeLabel: {label[:_SHOWN]!r} {why}")
         name = _WORDS.get(label, label.rpartition("/")[2])
-        if name in RESERVED or any(level.name == name for level in levels):
+        if name in RESERVED_LEVELS or any(level.name == name for level in levels):
             name = label
         if label not in _MACHINES:
             levels.append(Level(name=name, label=label))
@@ -432,19 +511,15 @@ def _fabric(
     *,
     beyond: float | None = None,
 ) -> Fabric:
-    """The fabric of these levels, coarse to near, with a note on each unused listed level.
-
-    Unused levels still bound the bandwidths of the others.
-    """
+    """The fabric of these levels, coarse to near, with a note on each unused listed level."""
     nodes = columns.nodes
     levels = {**{level: columns.column(level.label) for level in listed}, **below}
-    tiers, edge, assumed = _tiers(columns, levels, beyond)
+    tiers = _tiers(columns, levels)
     stated = {level: column for level, column in levels.items() if column is not None}
     paths, notes = _tree(nodes, stated)
     depth = len(paths[0]) if paths else 0
     names = [level.name for level in stated][:depth]
     used = tuple(tier for tier in tiers if tier.name in names)
-    guessed = assumed & {BEYOND, *names}
     domains = dict(zip(nodes, _named(paths), strict=True))
     given = beyond is not None or any(level.bandwidth is not None for level in levels)
     unused = [
@@ -455,11 +530,10 @@ def _fabric(
     ]
     return Fabric(
         tiers=used,
-        beyond=edge,
+        beyond=beyond,
         domains=domains,
-        assumed=guessed,
         notes=(*unused, *notes),
-        limits={} if given else _limits(columns, used, domains, guessed),
+        limits={} if given else _limits(columns, used, domains),
     )
 
 
@@ -481,7 +555,7 @@ def _tree(
         paths = deeper
         missing = [node for node, domain in zip(nodes, column, strict=True) if domain is None]
         # Most machines have no NVLink to others.
-        if missing and level.name != "nvlink":
+        if missing and level.name != NVLINK:
             names = ", ".join(missing[:_MOST_NAMES]) + (", ..." if missing[_MOST_NAMES:] else "")
             subject = f"{len(missing)} nodes ({names}) do" if missing[1:] else f"node {names} does"
             notes.append(f"{subject} not name the {level.name} ({level.label})")
@@ -525,38 +599,15 @@ def _named(paths: Sequence[_Path]) -> list[_Path]:
 # Bandwidths
 
 
-def _tiers(
-    columns: _Columns, levels: Mapping[Level, _Column | None], beyond: float | None
-) -> tuple[list[Tier], float, frozenset[str]]:
-    """A tier for each level, and `beyond`: given rates, and defaults that fit between them.
-
-    The default rate is that of the fastest NICs, and slower nodes have a limit of their own
-    (`_limits`). A limit would also hold on tiers with a given bandwidth, so if one is given there
-    are no limits, and the default is the rate of the slowest NICs. Oversubscription is not known,
-    so coarser switches count as fast as near ones. RDMA ends at the zone ("EFA traffic can't cross
-    Availability Zones", AWS, EFA limitations; the RDMA networks of GKE and OKE are zonal too), so
-    beyond it nothing is known. The third value has the names of the tiers, and `beyond`, with
-    default rates.
-    """
-    names = [BEYOND, *(level.name for level in levels)]
-    given = [beyond, *(level.bandwidth for level in levels)]
-    one_given = any(rate is not None for rate in given)
-    network = (min if one_given else max)(columns.rdma.values(), default=UNKNOWN_NETWORK)
-    zoned = names.index("region") if "region" in names else 0 if "zone" in names else -1
-    assumed = {name for name, rate in zip(names, given, strict=True) if rate is None}
-    rates: list[float] = []
-    for at, rate in enumerate(given):
-        default = UNKNOWN_NETWORK if at <= zoned else network
-        if names[at] == "nvlink":
-            reach = _reach(columns, list(levels.values())[at - 1] or ())
-            assumed -= {"nvlink"} if reach is not None else set()
-            default = default if reach is None else reach
-        # A default is never slower than the level outside it, nor faster than the given levels
-        # inside.
-        nearer = [inner for inner in given[at:] if inner is not None]
-        rates.append(min([max([default, *rates[-1:]]), *nearer]) if rate is None else rate)
-    tiers = [Tier(name=name, bandwidth=rate) for name, rate in zip(names, rates, strict=True)]
-    return tiers[1:], rates[0], frozenset(assumed)
+def _tiers(columns: _Columns, levels: Mapping[Level, _Column | None]) -> list[Tier]:
+    """A tier for each level, with its given rate; that of NVLink follows from the GPUs."""
+    tiers: list[Tier] = []
+    for level, column in levels.items():
+        rate = level.bandwidth
+        if rate is None and level.name == NVLINK:
+            rate = _reach(columns, column or ())
+        tiers.append(Tier(name=level.name, bandwidth=rate))
+    return tiers
 
 
 def _reach(columns: _Columns, column: Sequence[str | None]) -> float | None:
@@ -574,7 +625,6 @@ def _limits(
     columns: _Columns,
     tiers: Sequence[Tier],
     domains: Mapping[NodeName, _Path],
-    assumed: frozenset[str],
 ) -> dict[NodeName, float]:
     """GB/s of the nodes that are slower than the fastest.
 
@@ -582,10 +632,10 @@ def _limits(
     such machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
     or not the node reports it.
     """
-    fastest = max(columns.rdma.values(), default=UNKNOWN_NETWORK)
+    fastest = max(columns.rdma.values(), default=WITHOUT_RDMA)
     slow = {node: rate for node, rate in columns.rdma.items() if rate < fastest}
     for at, tier in enumerate(tiers):
-        if tier.name == "nvlink" and tier.name not in assumed:
+        if tier.name == NVLINK and tier.bandwidth is not None:
             sizes = Counter(path[at] for path in domains.values())
             slow = {node: rate for node, rate in slow.items() if sizes[domains[node][at]] == 1}
     return slow

@@ -1,7 +1,9 @@
 """The table of GPU models: one row per model, and all other tables derive from the rows.
 
 Sources: NVIDIA data sheets and architecture white papers (NVLinks, PCIe, usual network cards); NCCL
-src/graph/topo.h, SM60/70/80/86/90/100_NVLINK_BW (rates); pci-ids.ucw.cz, vendor 10de (ids).
+src/graph/topo.h, SM60/70/80/86/90/100_NVLINK_BW (rates); pci-ids.ucw.cz, vendor 10de (ids); Puget
+Systems, "NVLink on NVIDIA GeForce RTX 2080 & 2080 Ti" (GeForce cards since Turing reach each other
+over NVLink alone).
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ class Architecture(StrEnum):
 class Model:
     """One GPU model.
 
+    A product belongs to the model with the longest `name` that its own name begins with, without
+    maker and brand; of a name of a single word (H100), any word of the product counts.
+
     `nvlinks` is the number of NVLinks of one GPU, `lane_rate` the rate that NCCL gets from one of
     them in one direction (GB/s; the nominal rates of data sheets are 20, 25, 25, 14, 25 and 50);
     None if there are none or the number differs between boards. `pcie` is the PCIe generation of
@@ -55,11 +60,14 @@ class Model:
 
 
 _BLACKWELL = partial(Model, architecture=Architecture.BLACKWELL, nvlinks=18, lane_rate=40.1)
+_BLACKWELL_CARD = partial(Model, architecture=Architecture.BLACKWELL, pcie=5)
 _HOPPER = partial(Model, architecture=Architecture.HOPPER, pcie=5, nvlinks=18, lane_rate=20.6)
 _AMPERE_SXM = partial(Model, architecture=Architecture.AMPERE, pcie=4, nvlinks=12, lane_rate=20.0)
 _AMPERE = partial(Model, architecture=Architecture.AMPERE, pcie=4)
 _AMPERE_BRIDGED = partial(_AMPERE, lane_rate=12.0)
 _ADA = partial(Model, architecture=Architecture.ADA, pcie=4)
+_TURING = partial(Model, architecture=Architecture.TURING, pcie=3)
+_TURING_BRIDGED = partial(_TURING, lane_rate=20.0)
 _VOLTA = partial(Model, architecture=Architecture.VOLTA, pcie=3, nvlinks=6, lane_rate=20.0)
 _PASCAL = partial(Model, architecture=Architecture.PASCAL, pcie=3)
 
@@ -69,6 +77,8 @@ _ROWS = (
     _HOPPER(name="GH200", domain=32),
     _BLACKWELL(name="B300", pcie=6, nic=100.0),
     _BLACKWELL(name="B200", pcie=5, nic=50.0, ids=("2901",)),
+    _BLACKWELL(name="B100", pcie=5, nic=50.0),
+    _BLACKWELL_CARD(name="GB10", nic=25.0),
     _HOPPER(name="H200", nic=50.0, ids=("2335", "233b")),
     _HOPPER(name="H100", nic=50.0, ids=("2321", "2330", "2331")),
     _HOPPER(name="H800", nic=50.0, ids=("2322", "2324")),
@@ -84,16 +94,32 @@ _ROWS = (
     _AMPERE_BRIDGED(name="RTX A6000"),
     _AMPERE_BRIDGED(name="RTX A5500"),
     _AMPERE_BRIDGED(name="RTX A5000"),
+    _AMPERE(name="RTX A4500", lane_rate=12.0),
+    _AMPERE(name="RTX A4000"),
+    _AMPERE(name="RTX A2000"),
+    _AMPERE_BRIDGED(name="RTX 3090 Ti", p2p=False),
     _AMPERE_BRIDGED(name="RTX 3090", p2p=False),
+    _AMPERE(name="RTX 3080", p2p=False),
+    _ADA(name="RTX 4090 D", p2p=False),
     _ADA(name="RTX 4090", p2p=False),
-    Model(name="RTX 5090", architecture=Architecture.BLACKWELL, pcie=5, p2p=False),
-    Model(
-        name="RTX PRO 6000 Blackwell Server Edition", architecture=Architecture.BLACKWELL, pcie=5
-    ),
+    _ADA(name="RTX 4080", p2p=False),
+    _ADA(name="RTX 6000 Ada"),
+    _ADA(name="RTX 5000 Ada"),
+    _ADA(name="RTX 4500 Ada"),
+    _ADA(name="RTX 4000 Ada"),
+    _BLACKWELL_CARD(name="RTX 5090 D", p2p=False),
+    _BLACKWELL_CARD(name="RTX 5090", p2p=False),
+    _BLACKWELL_CARD(name="RTX 5080", p2p=False),
+    _BLACKWELL_CARD(name="RTX PRO 6000"),
+    _BLACKWELL_CARD(name="RTX PRO 5000"),
+    _BLACKWELL_CARD(name="RTX PRO 4500"),
+    _BLACKWELL_CARD(name="RTX PRO 4000"),
+    _BLACKWELL_CARD(name="RTX 6000D"),
     _ADA(name="L40S", ids=("26b9",)),
     _ADA(name="L40", ids=("26b5",)),
     _ADA(name="L20"),
     _ADA(name="L4", ids=("27b8",)),
+    _ADA(name="L2"),
     _VOLTA(name="V100", nic=6.25, ids=("1db1", "1db4", "1db5", "1db6", "1db8"), capability="70"),
     _PASCAL(
         name="P100",
@@ -105,7 +131,12 @@ _ROWS = (
     ),
     _PASCAL(name="P40"),
     _PASCAL(name="P4"),
-    Model(name="T4", architecture=Architecture.TURING, pcie=3, ids=("1eb8",)),
+    _TURING(name="T4", ids=("1eb8",)),
+    _TURING_BRIDGED(name="RTX 2080 Ti", p2p=False),
+    _TURING_BRIDGED(name="TITAN RTX", p2p=False),
+    _TURING_BRIDGED(name="RTX 8000"),
+    _TURING_BRIDGED(name="RTX 6000"),
+    _TURING_BRIDGED(name="RTX 5000"),
     Model(name="K80", architecture=Architecture.KEPLER, pcie=3),
     Model(name="M60", architecture=Architecture.MAXWELL, pcie=3),
 )
@@ -130,18 +161,29 @@ BY_CAPABILITY: Mapping[str, str] = MappingProxyType(
 """Compute capabilities with NVLink that only one data centre GPU has. 80 may be an A100, an A800 or
 an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they do not identify the model."""
 
-# Product names of workstation and consumer cards are their model names already.
-_NAMES = re.compile(
+_WORDS = re.compile(
     r"\b(" + "|".join((*(name for name in MODELS if " " not in name), "V100S")) + r")\b"
 )
+
+_BEGINNINGS = re.compile(
+    "("
+    + "|".join(sorted((name for name in MODELS if " " in name), key=len, reverse=True))
+    + r")\b",
+    re.IGNORECASE,
+)
+"""Names of several words, which begin the product names of workstation and consumer cards."""
+
+_CANONICAL = {name.lower(): name for name in MODELS}
 
 
 def model_of(product: str | None) -> str | None:
     """The model in a product name: `NVIDIA-H100-80GB-HBM3` is `H100`; the product if unknown."""
     if not product:
         return None
-    name = re.sub(r"[-_\s]+", " ", product)
-    match = _NAMES.search(name)
-    if match is None:
-        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", name).strip() or None
-    return "V100" if match[1] == "V100S" else match[1]
+    name = re.sub(r"[-_\s]+", " ", product).strip()
+    name = re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", name).strip()
+    if match := _BEGINNINGS.match(name):
+        return _CANONICAL[match[1].lower()]
+    if match := _WORDS.search(name):
+        return "V100" if match[1] == "V100S" else match[1]
+    return name or None

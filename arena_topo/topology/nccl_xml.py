@@ -40,13 +40,13 @@ from arena_topo.topology.nvidia import Reading, linked
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-MOST_CHARACTERS = 1_000_000
+MAX_XML_CHARACTERS = 1_000_000
 """The limit of characters: NCCL's largest files have some 15,000, so more is another file."""
 
-MOST_LEVELS = 64
+MAX_XML_DEPTH = 64
 """The limit of nesting; a PCIe tree of NCCL has about ten levels."""
 
-HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
+DUMP_HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
 
 _LINE = " line"
 """The attribute with the line number of an element; no XML attribute has a blank in its name."""
@@ -59,15 +59,15 @@ def parse_xml(text: str) -> Element:
     """
     from xml.etree.ElementTree import TreeBuilder  # noqa: PLC0415  many commands load this module
 
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_XML_CHARACTERS:
         _refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
     # An encoding for a text that is decoded already, whatever its XML declaration says.
     parser, tree, depth = expat.ParserCreate("UTF-8"), TreeBuilder(), Counter[str]()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         depth["open"] += 1
-        if depth["open"] > MOST_LEVELS:
-            _refuse(f"more than {MOST_LEVELS} elements one in another", parser.CurrentLineNumber)
+        if depth["open"] > MAX_XML_DEPTH:
+            _refuse(f"more than {MAX_XML_DEPTH} elements one in another", parser.CurrentLineNumber)
         tree.start(tag, attributes | {_LINE: str(parser.CurrentLineNumber)})
 
     def end(tag: str) -> None:
@@ -122,7 +122,7 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
 
 def _refuse(reason: str, where: Element | int) -> NoReturn:
     line = where if isinstance(where, int) else where.get(_LINE)
-    raise UnreadableTopology(reason, where=f"line {line}", hint=HINT)
+    raise UnreadableTopology(reason, where=f"line {line}", hint=DUMP_HINT)
 
 
 def _number(element: Element, name: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 from arena_topo.topology import GPU, Knowledge, Machine, flat, presets
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import SCHEDULE_LABEL
@@ -26,7 +26,7 @@ _SHARED_SCHEDULES = frozenset({"share", "cgpu", "core_mem"})
 _MIG_COUNT = re.compile(r"nvidia\.com/mig-[^/]+\.count")
 
 
-def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
+def machine_from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
     """The machine of a node with labels for GPU product and count only.
 
     The links of a well-known board are marked assumed. Otherwise the machine is unknown, and every
@@ -78,4 +78,4 @@ def _reasons(labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _int(text: str) -> int:
-    return whole(text) or 0
+    return parse_count(text) or 0

@@ -32,15 +32,16 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import MOST_LANES, model_of
 
-HINT = "on the machine itself, run: nvidia-smi topo -m > FILE"
+SMI_HINT = "on the machine itself, run: nvidia-smi topo -m > FILE"
 
-MOST_CHARACTERS = 1_000_000
+MAX_MATRIX_CHARACTERS = 1_000_000
 """The limit of characters: 16 GPUs and 32 NICs have some 20,000, so more is another file."""
 
 # Colours and titles of a terminal, and the byte order mark that some editors write.
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()].|\x1b\][^\x07\n]*\x07|[\x00\ufeff]")
 _DEVICE = re.compile(r"[A-Za-z][\w.\-]*\d[\w.\-]*", re.ASCII)
 _GPU = re.compile(r"GPU\d{1,3}", re.ASCII)
+_GLUED = re.compile(r"(?:GPU|NIC|mlx\d_)\d+(?=GPU\d|NIC\d|mlx\d_)", re.ASCII)
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|NUMA(?=\s|$)")
 _BONDED = re.compile(r"NV\d{1,3}", re.ASCII)
 _LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s+([A-Za-z]\S*)\s*", re.ASCII)
@@ -62,9 +63,9 @@ def parse_topo(text: str, *, name: str = "machine", model: str | None = None) ->
 
     `model` is the GPUs' model or product name, which is not part of the matrix.
     """
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_MATRIX_CHARACTERS:
         raise UnreadableTopology(
-            f"{len(text):,} characters are too many for a matrix", where="line 1", hint=HINT
+            f"{len(text):,} characters are too many for a matrix", where="line 1", hint=SMI_HINT
         )
     matrix = _Matrix(_ESCAPE.sub("", text.replace("\r\n", "\n")).split("\n"))
     model, names = model_of(model), matrix.gpus
@@ -125,6 +126,8 @@ class _Matrix:
             self._refuse(at, "no header (GPU0 GPU1 ...) here or below, so this is no matrix")
         devices, self._affinities = _columns(lines[headers[0]])
         self.devices = dict.fromkeys(devices)
+        for device in filter(_GLUED.match, devices):
+            self._refuse(headers[0], f"{device} is two devices, as a blank is missing")
         if len(self.devices) < len(devices):
             self._refuse(headers[0], "a device has two columns")
         self.gpus = self._numbered(headers[0])
@@ -177,6 +180,9 @@ class _Matrix:
             line = self._lines[at]
             name, *cells = line.split() or [""]
             if name in self._rows or (name and name not in self.devices):
+                unknown = name not in self.devices and _is_device(name)
+                if unknown and _are_links(cells[: len(self.devices)]):
+                    self._refuse(at, f"{name} has a row, but no column")
                 return at
             if name:
                 match = complete.match(line)
@@ -205,17 +211,25 @@ class _Matrix:
         text = " ".join(self._lines[at].split())
         # The error may be at the end of a line as well as at its beginning.
         quoted = text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2]} ... {text[-24:]}"
-        raise UnreadableTopology(f"{reason}: {quoted!r}", where=f"line {at + 1}", hint=HINT)
+        raise UnreadableTopology(f"{reason}: {quoted!r}", where=f"line {at + 1}", hint=SMI_HINT)
 
 
 def _columns(line: str) -> tuple[list[str], list[str]]:
     """The devices and the affinities in a header; both empty if the line is no header."""
     affinities = _AFFINITY.findall(line)
     devices = _AFFINITY.sub(" ", line).split() if "GPU" in line else []
-    header = any(map(_GPU.fullmatch, devices)) and all(
-        _DEVICE.fullmatch(device) and not _BONDED.fullmatch(device) for device in devices
-    )
+    header = any(map(_GPU.fullmatch, devices)) and all(map(_is_device, devices))
     return (devices, affinities) if header else ([], [])
+
+
+def _is_device(word: str) -> bool:
+    return _DEVICE.fullmatch(word) is not None and not _BONDED.fullmatch(word)
+
+
+def _are_links(cells: Sequence[str]) -> bool:
+    """Whether these are cells of a matrix, at least one."""
+    words = {"X", "SOC", *LinkKind.__members__} - {"NVLINK"}
+    return bool(cells) and all(cell in words or _BONDED.fullmatch(cell) for cell in cells)
 
 
 # --- NVML -----------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ A preset is selected by name (`--emulate dgx-1-v100:2`, simulations, examples), 
 missing links of a node whose labels tell only its GPU product and count; then the machine is marked
 assumed. Instance types of clouds are presets with the NICs that the cloud gives them.
 
-Sources: data sheets of NVIDIA (DGX-1, DGX-2, DGX A100 to B300, the trays of NVL72); the instance
-pages of AWS, Azure, Google Cloud and Oracle, and the NCCL topology files that AWS (aws-ofi-nccl),
-Azure (azhpc-images) and Oracle (oci-hpc) publish.
+Sources: data sheets of NVIDIA (DGX-1, DGX-2, DGX A100 to B300, the trays of NVL72) where a row has
+no source of its own; the NCCL topology files that AWS (aws-ofi-nccl), Azure (azhpc-images) and
+Oracle (oci-hpc) publish.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from functools import cache
 from types import MappingProxyType
 
 from arena_topo.errors import UsageError, near
-from arena_topo.topology import Knowledge, Machine, nvidia
+from arena_topo.topology import Knowledge, Machine, Plugin, nvidia
+from arena_topo.topology.models import MODELS
 from arena_topo.topology.nics import NICs
 
 MOST_EMULATED = 100_000
@@ -49,12 +50,21 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """An instance type: the preset with its links, its NICs, and GB/s of each."""
+class InstanceType:
+    """An instance type of a cloud: the preset with its links, its NICs, and GB/s of each.
+
+    `model` is the GPU model if it is not that of the preset. Without `rdma` the network has TCP
+    alone. `plugin` is the network plug-in without which NCCL has no RDMA over these NICs. `source`
+    is the page with these figures, and says which of them are assumed.
+    """
 
     preset: str
     nics: int
     speed: float
+    source: str
+    model: str | None = None
+    rdma: bool = True
+    plugin: Plugin | None = None
 
 
 _TABLES = json.loads(pkgutil.get_data(__name__, "presets.json") or b"")
@@ -63,25 +73,33 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     {name: Preset(**row) for name, row in _TABLES["presets"].items()}
 )
 
-INSTANCES: Mapping[str, Instance] = MappingProxyType(
-    {name: Instance(**row) for name, row in _TABLES["instances"].items()}
+INSTANCES: Mapping[str, InstanceType] = MappingProxyType(
+    {
+        name: InstanceType(**{**row, "plugin": Plugin(row["plugin"]) if "plugin" in row else None})
+        for name, row in _TABLES["instances"].items()
+    }
 )
 
 
-def names() -> tuple[str, ...]:
+def preset_names() -> tuple[str, ...]:
     """The names of all presets, in the order in which they are shown."""
     return tuple(PRESETS)
 
 
-def machine(preset: str, name: str) -> Machine:
+def preset_machine(preset: str, name: str) -> Machine:
     """The machine of a preset under a name of its own; UsageError if there is no such preset."""
+    _check(preset)
+    return replace(_parsed(preset), name=name)
+
+
+def _check(preset: str) -> None:
+    """UsageError, with the nearest names and all others, if there is no such preset."""
     if preset not in PRESETS:
         raise UsageError(
             f"unknown preset {preset!r}",
             why=f"the presets are {', '.join(PRESETS)}",
             hint=near(preset, PRESETS),
         )
-    return replace(_parsed(preset), name=name)
 
 
 @cache
@@ -123,13 +141,29 @@ def match(product: str, count: int, name: str) -> Machine | None:
     return None
 
 
-def emulated(spec: str) -> tuple[Machine, ...]:
+def emulated_machines(spec: str) -> tuple[Machine, ...]:
     """The machines of `PRESET[:COUNT][,PRESET[:COUNT]...]`, named PRESET-0, PRESET-1 and so on.
 
-    UsageError explains an invalid text, and lists the presets.
+    UsageError as in `numbers`.
     """
     machines: list[Machine] = []
     counts: Counter[str] = Counter()
+    for preset, number in numbers(spec):
+        first = preset_machine(preset, f"{preset}-{counts[preset]}")
+        machines += [
+            replace(first, name=f"{preset}-{index}")
+            for index in range(counts[preset], counts[preset] + number)
+        ]
+        counts[preset] += number
+    return tuple(machines)
+
+
+def numbers(spec: str) -> list[tuple[str, int]]:
+    """The presets of `PRESET[:COUNT][,PRESET[:COUNT]...]` and the number of machines of each.
+
+    UsageError explains an invalid text, names the nearest preset, and lists all.
+    """
+    numbered: list[tuple[str, int]] = []
     for part in spec.split(","):
         preset, colon, written = part.strip().partition(":")
         preset, written = preset.strip(), written.strip()
@@ -138,15 +172,11 @@ def emulated(spec: str) -> tuple[Machine, ...]:
         if colon and not re.fullmatch(r"[0-9]{1,9}", written):
             raise _nonsense(spec, f"{written!r} is not a count")
         number = int(written) if colon else 1
-        if not 0 < number <= MOST_EMULATED - len(machines):
+        if not 0 < number <= MOST_EMULATED - sum(many for _, many in numbered):
             raise _nonsense(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {number:,}")
-        first = machine(preset, f"{preset}-{counts[preset]}")
-        machines += [
-            replace(first, name=f"{preset}-{index}")
-            for index in range(counts[preset], counts[preset] + number)
-        ]
-        counts[preset] += number
-    return tuple(machines)
+        _check(preset)
+        numbered.append((preset, number))
+    return numbered
 
 
 def _nonsense(spec: str, why: str) -> UsageError:
@@ -157,12 +187,28 @@ def _nonsense(spec: str, why: str) -> UsageError:
     )
 
 
+def sold_as(name: str) -> str | None:
+    """The name of an instance type in the table; None for an unknown type.
+
+    Azure writes the sizes of its machines with and without `Standard_`.
+    """
+    return next((known for known in (name, f"Standard_{name}") if known in INSTANCES), None)
+
+
 def instance_type(name: str) -> Machine | None:
     """The machine of an instance type, its links and NICs assumed; None for an unknown type."""
-    known = INSTANCES.get(name)
-    if known is None:
+    type_name = sold_as(name)
+    if type_name is None:
         return None
-    return with_nics(replace(machine(known.preset, name), knowledge=Knowledge.ASSUMED), name)
+    name, known = type_name, INSTANCES[type_name]
+    # The NICs of the maker's machine are not those that the cloud sells with it.
+    assumed = replace(
+        preset_machine(known.preset, name), nics=(), nics_assumed="", knowledge=Knowledge.ASSUMED
+    )
+    if known.model is not None:
+        gpus = tuple(replace(gpu, model=known.model) for gpu in assumed.gpus)
+        assumed = replace(assumed, gpus=gpus, pcie_generation=MODELS[known.model].pcie)
+    return with_instance_nics(assumed, name)
 
 
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
@@ -174,7 +220,7 @@ def labelled_instance(labels: Mapping[str, str]) -> str:
     return named if named in INSTANCES else ""
 
 
-def with_nics(own: Machine, instance: str) -> Machine:
+def with_instance_nics(own: Machine, instance: str) -> Machine:
     """The machine of a node of this instance type; with its NICs if its own are not known.
 
     If it has as many NICs of its own, all of unknown speed, they get the speed of the type.

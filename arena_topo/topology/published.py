@@ -15,7 +15,7 @@ from typing import Any
 
 from arena_topo.topology import NIC, GPUSet, Knowledge, Machine, members
 
-NAMESPACE = "kube-system"
+ACK_NAMESPACE = "kube-system"
 """The namespace in which ACK publishes."""
 
 OWN_NAMESPACE = "arena-topo-system"
@@ -24,7 +24,7 @@ OWN_NAMESPACE = "arena-topo-system"
 VIEW = "cluster-view"
 """The ConfigMap there with the controller's view of free GPUs."""
 
-NAMESPACES = (OWN_NAMESPACE, NAMESPACE)
+TRUSTED_NAMESPACES = (OWN_NAMESPACE, ACK_NAMESPACE)
 """The trusted namespaces of topology ConfigMaps, best first. Elsewhere any user may write them, and
 could steer other people's jobs."""
 
@@ -40,7 +40,7 @@ NICS = "nics"
 UUIDS = "uuids"
 """Data key: JSON list of the UUIDs of the GPUs, by index."""
 
-STALE = 900.0
+STALE_REPORT_SECONDS = 900.0
 """Seconds after which an agent without a new observation counts as gone."""
 
 SCHEDULE_LABEL = "ack.node.gpu.schedule"
@@ -68,7 +68,7 @@ class Allocations:
     gpus: Mapping[str, GPUSet]
 
 
-def moment(text: object) -> float | None:
+def parse_time(text: object) -> float | None:
     """A time of Kubernetes (RFC 3339) as Unix seconds; None for an invalid one."""
     if not isinstance(text, str):
         return None
@@ -79,7 +79,7 @@ def moment(text: object) -> float | None:
         return None
 
 
-def object_name(node: str) -> str:
+def config_map_name(node: str) -> str:
     """Our name for the ConfigMap of a node; readers go by its labels."""
     return f"{node}-gpu-topology"
 
@@ -88,7 +88,7 @@ def config_map(
     machine: Machine,
     healthy: GPUSet,
     *,
-    namespace: str = NAMESPACE,
+    namespace: str = ACK_NAMESPACE,
     observed_at: float | None = None,
     allocations: Mapping[str, GPUSet] | None = None,
 ) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def config_map(
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": object_name(machine.name),
+            "name": config_map_name(machine.name),
             "namespace": namespace,
             "labels": {SCHEDULE_LABEL: "topology", NODE_LABEL: machine.name},
             "annotations": {KNOWLEDGE_ANNOTATION: machine.knowledge.value},

@@ -14,7 +14,7 @@ from pathlib import Path
 from reference import exit_codes, line, own, shown, told, write
 
 from arena_topo import __version__
-from arena_topo.cli.catalogue import Command, Option, commands
+from arena_topo.cli.catalogue import CatalogueOption, Command, commands
 from arena_topo.cli.commands import shell_line
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM
 
@@ -100,7 +100,7 @@ def _summary(command: Command) -> str:
     return prose(text[:1].lower() + text[1:]).replace("\n", " ")
 
 
-def _panels(options: list[Option]) -> Iterator[str]:
+def _panels(options: list[CatalogueOption]) -> Iterator[str]:
     for panel, group in groupby(options, key=lambda one: one.panel):
         if panel not in {"Options", GLOBAL_PANEL}:
             yield f'.SS "{panel}"'
@@ -108,7 +108,7 @@ def _panels(options: list[Option]) -> Iterator[str]:
             yield from _option(one)
 
 
-def _option(option: Option) -> Iterator[str]:
+def _option(option: CatalogueOption) -> Iterator[str]:
     yield ".TP"
     names = ", ".join(rf"\fB{plain(each)}\fR" for each in option.names)
     glue = "" if (option.metavar or "").startswith("[=") else " "

@@ -1,7 +1,8 @@
 """Write docs/reference/ from the command tree: `python docs/site/reference.py [--check]`.
 
-One page per command, and an index. What stands in them is what the parser knows
-(`arena_topo.cli.catalogue`): nothing in these pages is written by hand.
+One page per command, an index, and a page of the machines that are known by name. What stands in
+them is what the parser (`arena_topo.cli.catalogue`) and the tables of `arena_topo.topology` know:
+nothing in these pages is written by hand.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from arena_topo.cli.catalogue import Argument, Command, Option, commands
+from arena_topo.cli.catalogue import Argument, CatalogueOption, Command, commands
 from arena_topo.cli.commands import shell_line
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM
+from arena_topo.topology import Machine, presets
+from arena_topo.topology.models import MODELS
 
 DOCS = Path(__file__).resolve().parents[1]
 FOLDER = DOCS / "reference"
@@ -60,17 +63,17 @@ _SHELL_WORDS = re.compile(r"(?<![\w`/.-])(--[a-zA-Z][\w-]*)(?![\w`])")
 _DEFAULT = re.compile(r" ?\(default ([^()]+)\)$")
 
 
-def shown(command: Command) -> list[Option]:
+def shown(command: Command) -> list[CatalogueOption]:
     """The flags of a command that its help shows."""
     return [one for one in command.options if not one.hidden]
 
 
-def own(command: Command) -> list[Option]:
+def own(command: Command) -> list[CatalogueOption]:
     """Those that not every command has."""
     return [one for one in shown(command) if one.panel != GLOBAL_PANEL]
 
 
-def told(option: Option) -> tuple[str, str | None]:
+def told(option: CatalogueOption) -> tuple[str, str | None]:
     """What a flag does, and its default where it has one."""
     found = _DEFAULT.search(option.help)
     return (option.help[: found.start()], found[1]) if found else (option.help, None)
@@ -111,7 +114,7 @@ def sentence(text: str) -> str:
     return "".join(parts)
 
 
-def _flag(option: Option) -> str:
+def _flag(option: CatalogueOption) -> str:
     names = ", ".join(code(name) for name in option.names)
     if option.metavar is None:
         return names
@@ -124,7 +127,7 @@ def _flag(option: Option) -> str:
     )
 
 
-def _table(options: list[Option]) -> Iterator[str]:
+def _table(options: list[CatalogueOption]) -> Iterator[str]:
     yield "| Flag | What it does | Default | Environment |"
     yield "|---|---|---|---|"
     for one in options:
@@ -137,7 +140,7 @@ def _table(options: list[Option]) -> Iterator[str]:
         yield f"| {_flag(one)} | {said} | {code(default) if default else ''} | {variables} |"
 
 
-def _panels(options: list[Option]) -> Iterator[str]:
+def _panels(options: list[CatalogueOption]) -> Iterator[str]:
     for panel, group in groupby(options, key=lambda one: one.panel):
         if panel != "Options":
             yield f"### {panel}\n"
@@ -242,10 +245,79 @@ def index() -> str:
     return "\n".join(parts) + "\n"
 
 
+def _machine_row(machine: Machine) -> str:
+    links = {str(link) for row in machine.links for link in row if link is not None}
+    speeds = sorted({nic.speed for nic in machine.nics if nic.speed is not None})
+    nics = f"{len(machine.nics)}{f' x {speeds[0]:g} GB/s' if speeds else ''}"
+    switch = ", NVSwitch" if machine.nvswitch else ""
+    return (
+        f"{len(machine.gpus)} x {machine.model} | {', '.join(sorted(links))}{switch}"
+        f" | {nics if machine.nics else '-'}"
+    )
+
+
+def machines() -> str:
+    """The page of presets, instance types and GPU models, with their sources."""
+    parts = [
+        "# Machines known by name",
+        "",
+        (
+            "Made from the tables of the program. Names of presets and of instance types go to"
+            " [forecast](forecast.md); presets can also be emulated (`--emulate`). A node whose"
+            " label `node.kubernetes.io/instance-type` is in the second table has these NICs,"
+            " unless its own are known. Links of instance types are assumed."
+        ),
+        "",
+        "## Presets",
+        "",
+        "NICs without a speed are those of the maker's machine; the GPU model gives their speed.",
+        "",
+        "| Preset | GPUs | Links | NICs | Source |",
+        "|---|---|---|---|---|",
+    ]
+    for name, known in presets.PRESETS.items():
+        source = known.source or "NVIDIA data sheet"
+        parts.append(
+            f"| `{name}` | {_machine_row(presets.preset_machine(name, name))} | {source} |"
+        )
+    parts += [
+        "",
+        "## Instance types",
+        "",
+        "| Instance type | GPUs | Links | NICs | Network | Source |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, sold in presets.INSTANCES.items():
+        machine = presets.instance_type(name)
+        assert machine is not None
+        plugged = f"RDMA with plug-in {sold.plugin}" if sold.plugin else "RDMA"
+        network = plugged if sold.rdma else "TCP"
+        parts.append(f"| `{name}` | {_machine_row(machine)} | {network} | {sold.source} |")
+    parts += [
+        "",
+        "## GPU models",
+        "",
+        (
+            "A product belongs to the model with the longest name that its own name begins with:"
+            " `NVIDIA RTX PRO 6000 Blackwell Workstation Edition` is an `RTX PRO 6000`. P2P says"
+            " whether the driver lets two GPUs reach each other over PCIe. The number of NVLinks"
+            " is given where all boards of a model have the same."
+        ),
+        "",
+        "| Model | Architecture | PCIe | NVLinks | P2P |",
+        "|---|---|---|---|---|",
+    ]
+    for name, model in MODELS.items():
+        lanes = "-" if model.nvlinks is None else str(model.nvlinks)
+        p2p = "yes" if model.p2p else "no"
+        parts.append(f"| `{name}` | {model.architecture} | {model.pcie} | {lanes} | {p2p} |")
+    return "\n".join(parts) + "\n"
+
+
 def texts() -> dict[str, str]:
     """All pages by the names of their files."""
     made = {file_name(one.path): page(one) for one in commands() if one.path}
-    return {"index.md": index(), **made}
+    return {"index.md": index(), **made, "machines.md": machines()}
 
 
 def write(folder: Path, made: Callable[[], dict[str, str]], pattern: str) -> int:

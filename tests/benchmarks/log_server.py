@@ -222,7 +222,7 @@ def running(api: FakeApi, workers: int) -> None:
     status = {"capacity": offers, "allocatable": offers}
     api.add({"kind": "Node", "metadata": {"name": "node-0"}, "status": status})
     job = MPIJob(name=JOB, command="mpirun train", image="train:1", workers=workers, gpus=1)
-    plan = render.plan(
+    plan = render.build_plan(
         job, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, binding=None
     )
     for one in plan.objects:

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from arena_topo.bandwidth import Facts
+from arena_topo.bandwidth import MachineFacts
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, gpu_set, members
 
 Chooser = Callable[[Machine, GPUSet, int], GPUSet]
@@ -78,7 +78,7 @@ def _partitions(
 
 def max_min(machine: Machine, free: GPUSet, size: int) -> GPUSet:
     """The set whose slowest pair is fastest; the first by index of equals."""
-    facts = Facts(machine)
+    facts = MachineFacts(machine)
 
     def slowest(group: tuple[int, ...]) -> float:
         pairs = itertools.combinations(group, 2)

@@ -33,12 +33,12 @@ from arena_topo.admin.controller import Controller
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.gang import planning
-from arena_topo.gang.submission import open_starter
+from arena_topo.gang.stored_job import open_starter
 from arena_topo.job import MPIJob
-from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
+from arena_topo.manifests import MAP, STATE, PlacementForecast, patches, pins
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.cause import in_words
-from arena_topo.manifests.requests import requested
+from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 
@@ -107,13 +107,13 @@ class World:
         with self.api.edit("Node", name, "") as node:
             node["metadata"] |= BALLAST
             node["status"]["images"] = IMAGES
-        machine = presets.machine(PRESET, name)
+        machine = presets.preset_machine(PRESET, name)
         self.api.add(published.config_map(machine, machine.everything))
 
     def plan(self, name: str, workers: int, gpus: int, nodes: Sequence[str]) -> dict[str, Any]:
         """The MPIJob of a gang placed on some empty nodes, as it is once resumed."""
         job = asked(name, workers, gpus)
-        machines = [presets.machine(PRESET, one) for one in nodes]
+        machines = [presets.preset_machine(PRESET, one) for one in nodes]
         on = Cluster(
             nodes=tuple(
                 Node(name=one.name, machine=one, free=one.everything, resource="nvidia.com/gpu")
@@ -206,11 +206,11 @@ class World:
         """A gang that waits for whole machines, of which none is free."""
         job = asked(name, nodes, PER_NODE)
         body = self.plan(name, nodes, PER_NODE, self.names[:nodes])
-        form = patches.suspended(
-            pinning.unplaced(body),
-            Forecast(state="waiting", cause=in_words("it has not been looked at yet")),
+        form = patches.as_suspended(
+            pins.unplaced(body),
+            PlacementForecast(state="waiting", cause=in_words("it has not been looked at yet")),
             at=None,
-            request=requested(job),
+            request=request_annotation(job),
         )
         self.api.add(form | {"metadata": form["metadata"] | BALLAST})
 
@@ -498,7 +498,7 @@ def test_rounds_of_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     print("\n100 waiting gangs, 100 running ones with 2,000 pods on 300 nodes")
     print(f"{'':10} {'wall s':>7} {'CPU s':>6} {'server s':>8} {'asked':>6}  of these")
     with served(tmp_path, nodes=300, gangs=100, workers=19, waiting=100) as server:
-        backend = kubernetes.open_backend(Options(kubeconfig=server.config))
+        backend = kubernetes.open_kubernetes(Options(kubeconfig=server.config))
         queue, said = backend.queue, list[str]()
         loop = Controller(
             queue=queue,

@@ -43,7 +43,7 @@ def milliseconds(
 
 def known(environ: dict[str, str], jobs: int) -> None:
     """Write down the jobs of the context, as a list does that has just been answered."""
-    cache = names.Cache(names.key([], environ), environ)
+    cache = names.NameCache(names.context_key([], environ), environ)
     cache.namespace = "default"
     found = {f"job-{number:04}-training": "RUNNING, 8 GPUs" for number in range(jobs)}
     cache.put("jobs", "", found, whole=True)

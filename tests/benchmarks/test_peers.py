@@ -16,7 +16,8 @@ import peers
 from cube_mesh import P100, V100, cluster, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request, Solver
+from arena_topo.solver import Request
+from arena_topo.solver.door import Solver
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, count
 

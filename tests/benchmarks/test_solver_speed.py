@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request, Solver
+from arena_topo.solver import Request
+from arena_topo.solver.door import Solver
 from arena_topo.solver.fragmentation import PackingCost
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat

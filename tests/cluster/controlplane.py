@@ -51,6 +51,8 @@ LEASE = 12
 """Seconds for which a kubelet's sign of life counts; a quarter of it is between two of them."""
 GRACE = 20
 """Seconds of silence after which a machine counts as lost (40 on most clusters)."""
+TOLERATED = 30
+"""Seconds for which pods tolerate a machine that does not answer (300 on most clusters)."""
 NEVER = 10**6
 """The same where no kubelet gives any."""
 
@@ -196,6 +198,8 @@ class ControlPlane:
             "kube-apiserver",
             "--etcd-servers=unix://client:1",
             *("--bind-address=127.0.0.1", f"--secure-port={port}"),
+            f"--default-not-ready-toleration-seconds={TOLERATED}",
+            f"--default-unreachable-toleration-seconds={TOLERATED}",
             *("--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
             *("--tls-cert-file=server.pem", "--tls-private-key-file=server.key"),
             *("--token-auth-file=tokens.csv", "--anonymous-auth=false"),

@@ -142,7 +142,7 @@ class Real:
         status = {"status": {"capacity": offers, "allocatable": offers}}
         self.called("PATCH", f"/api/v1/nodes/{name}/status", status, kind="strategic")
         if gpus:
-            its = presets.machine("dgx-1-v100", name)
+            its = presets.preset_machine("dgx-1-v100", name)
             links = published.config_map(its, its.everything, namespace=install.SYSTEM)
             self.called("POST", f"/api/v1/namespaces/{install.SYSTEM}/configmaps", links)
 
@@ -234,7 +234,8 @@ class Real:
         path = self.live.path("mpijobs", group=JOBS)
         self.live.call("DELETE", path)
         for name in self.nodes:
-            self.silence(name, on=False)
+            if self.live.call("GET", f"/api/v1/nodes/{name}").status < 300:
+                self.silence(name, on=False)
         self.until(
             lambda: not self.called("GET", self.live.path("pods"))["items"], "all pods are gone"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,10 @@ SUITE = (
     "cluster",
 )
 """Everything with a test that a real cluster must pass."""
+
+
+LOOK = 0.5
+"""Seconds between two looks at whether all components run."""
 
 
 def main(words: list[str]) -> int:
@@ -72,12 +77,12 @@ def _on_a_cluster(programs: Path, options: argparse.Namespace) -> int:
         _tell(f"Kubernetes is up after {time.monotonic() - began:.1f} s at {plane.url}")
         if options.serve:
             print(f"export KUBECONFIG={plane.kubeconfig()}", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            with contextlib.suppress(KeyboardInterrupt):
+                while not _reported(plane):
+                    time.sleep(LOOK)
+                return 1
             return 0
         code = _tests(plane, options.pytest)
-        for line in plane.ended():
-            print(f"error: {line}", file=sys.stderr)
-            code = code or 1
         _tell(f"tests ended after {time.monotonic() - began:.0f} s")
     return code
 
@@ -92,7 +97,36 @@ def _tests(plane: controlplane.ControlPlane, words: list[str]) -> int:
     paths = [] if any(not word.startswith("-") for word in words) else [*SUITE]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cluster", *words]
     command += [str(TESTS / path) for path in paths]
-    return subprocess.run(command, cwd=TESTS.parent, env=environment, check=False).returncode
+    return tested(plane, command, environment)
+
+
+def tested(
+    plane: controlplane.ControlPlane, command: list[str], environment: dict[str, str]
+) -> int:
+    """Run a command on a control plane; its code, or 1 as soon as a component has ended."""
+    tests = subprocess.Popen(command, cwd=TESTS.parent, env=environment or None)
+    try:
+        while tests.poll() is None and not plane.ended():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tests.wait(LOOK)
+        if _reported(plane):
+            # As Ctrl-C: the tests end what they have started.
+            tests.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tests.wait(controlplane.STOPS)
+            return 1
+        return tests.returncode
+    finally:
+        tests.kill()
+        tests.wait()
+
+
+def _reported(plane: controlplane.ControlPlane) -> bool:
+    """Whether a component has ended by itself; its exit code and last words are an error then."""
+    ended = plane.ended()
+    for line in ended:
+        print(f"error: {line}", file=sys.stderr)
+    return bool(ended)
 
 
 def _tell(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from real import JOBS, Real, words
 
-from arena_topo.manifests import MAP, STATE
+from arena_topo.manifests import MAP, STATE, TRIES_ANNOTATION
 from arena_topo.manifests.annotations import parse_map
 
 pytestmark = pytest.mark.cluster
@@ -68,6 +69,45 @@ def test_gangs_that_wait_are_started_in_their_turn(cluster: Real):
         cluster.until(lambda: cluster.exact("third"), "the younger one starts after it")
 
 
+def test_reservations_read_the_same_in_plan_submit_and_why(cluster: Real):
+    """Half of a machine is free, and reserved for a gang that needs both machines whole."""
+    cluster.machines(2)
+    for name, gpus in (("large", 8), ("small", 4)):
+        assert cluster.arena(*words(name, 1, gpus)).code == 0
+        cluster.until(lambda name=name: cluster.exact(name), "the GPUs are in use")
+    [half] = set(cluster.bound("small").values())
+    assert cluster.arena(*words("head", 2, 8)).code == 0
+    first = f"{cluster.live.namespace}/head"
+    kept = f"4 GPUs of {half} are reserved for {first}, which comes first in the queue"
+    late = ("mpi", "--gpus=2", "--workers=1", "--gputopology", "--gang")
+    planned = cluster.arena("plan", *late)
+    assert planned.code == 3
+    assert f"({half}): reserved for {first}" in " ".join(planned.err.split())
+    assert " are free" not in planned.err
+    submitted = cluster.arena(*words("late", 1, 2))
+    assert submitted.code == 0
+    assert kept in " ".join(submitted.err.split())
+    why = json.loads(cluster.arena("why", "late", "-o=json").out)
+    assert (why["code"], why["why"], why["nearest"]) == ("WaitingForTurn", kept, None)
+    assert "--running-timeout" not in why["hint"]
+
+
+def test_two_jobs_of_4_share_a_node_where_the_kubelet_picks_their_gpus(cluster: Real):
+    """Half of a DGX-1 may be fast or slow, and nobody can promise which: no reason to go apart."""
+    cluster.machines(3)
+    for name in ("left", "right"):
+        done = cluster.arena(*words(name, 1, 4))
+        assert done.code == 0, done.err
+        assert re.search(r"at worst 9\.97 GB/s .*: the kubelet picks the GPUs", done.err), done.err
+        cluster.until(lambda name=name: cluster.exact(name), f"{name} runs")
+    [node] = set(cluster.bound("left").values())
+    assert set(cluster.bound("right").values()) == {node}
+    # So the next gang that needs two machines whole has them.
+    assert cluster.arena(*words("whole", 2, 8)).code == 0
+    cluster.until(lambda: cluster.exact("whole"), "the large gang runs at once")
+    assert node not in cluster.bound("whole").values()
+
+
 def test_gates_that_nobody_opens_are_opened_by_the_controller(cluster: Real):
     cluster.machines(2)
     assert cluster.arena(*words("gang", 4, 4, "--binding=gates")).code == 0
@@ -88,24 +128,31 @@ def test_suspend_resume_and_replan_move_a_gang_whole(cluster: Real):
     cluster.until(lambda: cluster.exact("gang"), "the gang runs again")
     [before] = set(cluster.bound("gang").values())
     cluster.kubectl("cordon", before)
-    done = cluster.arena("replan", "gang")
+    done = cluster.arena("replan", "gang", "--yes")
     assert done.code == 0, done.err
     cluster.until(lambda: cluster.exact("gang"), "the gang runs elsewhere")
     assert set(cluster.bound("gang").values()) == {"node-0", "node-1"} - {before}
 
 
-def test_the_controller_moves_gangs_whose_machine_or_worker_is_lost(cluster: Real):
-    """One machine is cordoned, one falls silent, and of the third gang a worker is evicted."""
-    cluster.machines(6)
-    names = ("cordoned", "silent", "evicted")
-    for name in names:
+LOSSES = {
+    "drained": "job-worker-. was deleted from node {node}, which is cordoned",
+    "tainted": "node {node} was lost: taint repair:NoExecute",
+    "gone": "node {node} was lost: deleted",
+    "silent": "node {node} was lost: not ready",
+    "evicted": "job-worker-1 was evicted: The node was low on resource: memory",
+}
+"""What happens to a gang, and what its owner reads."""
+
+
+def test_a_cordon_leaves_a_gang_and_what_ends_its_workers_takes_it_back_once(cluster: Real):
+    """One machine is cordoned; the workers of other gangs are ended, in each way."""
+    cluster.machines(10)
+    for name in ("cordoned", *LOSSES):
+        # Machines end the launcher as well, and at once, which ends a job without a retry.
         assert cluster.arena(*words(name, 2, 4)).code == 0
         cluster.until(lambda name=name: cluster.exact(name), f"{name} runs")
-    before = {name: cluster.bound(name)[f"{name}-worker-0"] for name in names}
+    node = {name: cluster.bound(name)[f"{name}-worker-0"] for name in ("cordoned", *LOSSES)}
     uids = {name: one["metadata"]["uid"] for name, one in cluster.pods().items()}
-    cluster.kubectl("cordon", before["cordoned"])
-    cluster.silence(before["silent"])
-    cluster.tell("evicted-worker-1", "evicted", "true")
 
     def anew(name: str) -> bool:
         pods = cluster.pods()
@@ -116,10 +163,39 @@ def test_the_controller_moves_gangs_whose_machine_or_worker_is_lost(cluster: Rea
         )
 
     with cluster.controller() as log:
-        for name in reversed(names):
+        cluster.until(lambda: "at work" in log.read_text(), "the controller leads")
+        # It has to see what runs before that is ended.
+        time.sleep(5)
+        cluster.kubectl("cordon", node["cordoned"])
+        cluster.kubectl("drain", node["drained"], "--ignore-daemonsets", "--delete-emptydir-data")
+        cluster.silence(node["silent"])
+        cluster.kubectl("taint", "nodes", node["tainted"], "repair=:NoExecute")
+        cluster.kubectl("delete", "node", node["gone"])
+        cluster.tell("evicted-worker-1", "evicted", "true")
+        for name in LOSSES:
             cluster.until(lambda name=name: anew(name), f"{name}: {log.read_text()}", patience=180)
-    for name in ("cordoned", "silent"):
-        assert before[name] not in cluster.bound(name).values()
+        told = log.read_text()
+    for name, cause in LOSSES.items():
+        why = cause.format(node=node[name]).replace("job-", f"{name}-")
+        assert len(re.findall(rf"/{name}: rolled back: ", told)) == 1, told
+        assert re.search(rf"/{name}: rolled back: {why}", told), told
+        assert name == "evicted" or node[name] not in cluster.bound(name).values()
+        # Not a failed start of its own, which a third time would be the last.
+        assert cluster.job(name)["metadata"]["annotations"].get(TRIES_ANNOTATION, "0") == "0"
+        for screen in ("get", "why"):
+            assert re.search(rf"ago: {why}.*; 2nd start", cluster.arena(screen, name).out), screen
+        events = cluster.kubectl("get", "events", "-n", cluster.live.namespace, "-o", "json")
+        mine = [
+            (one["reason"], one["message"])
+            for one in json.loads(events)["items"]
+            if one["involvedObject"]["kind"] == "MPIJob" and one["involvedObject"]["name"] == name
+        ]
+        assert [text for reason, text in mine if reason == "RolledBack" and re.search(why, text)]
+    stays = {name: one["metadata"]["uid"] for name, one in cluster.pods().items()}
+    assert {name: uid for name, uid in uids.items() if name.startswith("cordoned")} == {
+        name: uid for name, uid in stays.items() if name.startswith("cordoned")
+    }
+    assert node["cordoned"] not in {one for name in LOSSES for one in cluster.bound(name).values()}
 
 
 def held(cluster: Real) -> dict[tuple[str, int], str]:

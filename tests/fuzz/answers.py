@@ -115,7 +115,7 @@ class Writes(_Answers):
         ("submit", "mpi", "--name=n", "--gpus=1", "--workers=1", "--image=x/y:1", "sleep 1"),
         ("submit", "mpi", "--name=n", *GANG, "--exists", "ok", "x"),
         ("submit", "mpi", "--name=n", *GANG, "--config-file", "settings:/etc/x", "x"),
-        *(("delete", "n"), ("suspend", "n"), ("resume", "n"), ("replan", "n")),
+        *(("delete", "n"), ("suspend", "n"), ("resume", "n"), ("replan", "n", "-y")),
         ("topology", "publish", "node-3", "--preset", "dgx-1-v100"),
         ("prune", "--since", "0s", "--yes"),
     )

@@ -155,7 +155,7 @@ class Lines(Target):
         return {key: said for key, said in chosen.items() if _holds(said)}
 
 
-def _given(rng: random.Random, option: catalogue.Option) -> Sequence[str]:
+def _given(rng: random.Random, option: catalogue.CatalogueOption) -> Sequence[str]:
     name = rng.choice(option.names)
     if option.metavar is None:
         return [name] if rng.random() < 0.6 else [f"{name}={rng.choice(SWITCHES)}"]
@@ -171,7 +171,7 @@ def _given(rng: random.Random, option: catalogue.Option) -> Sequence[str]:
             return [f"{name}={said}"]
 
 
-def _value(rng: random.Random, option: catalogue.Option) -> str:
+def _value(rng: random.Random, option: catalogue.CatalogueOption) -> str:
     if option.metavar is None:
         return rng.choice(SWITCHES)
     if option.choices and rng.random() < 0.3:

@@ -132,7 +132,7 @@ class LocalJobs(_Engine):
             ("logs", "X", "--tail", "1"),
         ),
         *(("top", "node", "-d"), ("top", "job"), ("top", "job", "X"), ("delete", "X")),
-        *(("resume", "X"), ("suspend", "X"), ("replan", "X"), ("logs", "X", "--nccl")),
+        *(("resume", "X"), ("suspend", "X"), ("replan", "X", "-y"), ("logs", "X", "--nccl")),
         ("wait", "X", "--for", "running", "--timeout", "100ms"),
         ("prune", "--since", "0s", "--yes"),
         ("submit", "mpi", "--name=other", *JOB, "true"),

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 from arena_topo import cli
-from arena_topo.cli import stopping
+from arena_topo.cli.interruption import Interruption
 
 CPU_LIMIT = 5.0
 """Seconds of computing after which a run is slow, and ended."""
@@ -114,7 +114,7 @@ class Sandbox:
         self._entry = entry
         # What the program sets and makes once in a process.
         gc.set_threshold(100_000, 20, 20)
-        cli.tree = functools.cache(cli.tree)
+        cli.command_tree = functools.cache(cli.command_tree)
         self._folder = folder
         self._reports = Path(os.environ["TMPDIR"])
         self._streams = [_stream(number) for number in (1, 2)]
@@ -159,7 +159,7 @@ class Sandbox:
             code, crash = -1, Place.of("".join(traceback.format_exception(error)))
         finally:
             self._hook.armed = False
-            stopping.unlimited()
+            Interruption().remove_deadline()
             sys.stdin, sys.stdout, sys.stderr = streams
             _set(changed)
         peak = _highest()

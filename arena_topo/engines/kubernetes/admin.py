@@ -1,4 +1,4 @@
-"""The cluster beside its jobs: installed components, rights, nodes and volumes.
+"""The cluster beside its jobs: installed components, rights and nodes.
 
 Reads raise AccessDenied if the caller lacks the right; the caller decides what that means.
 """
@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import objects
 from arena_topo.completion.names import gpus
 from arena_topo.engines.kubernetes import lease
+from arena_topo.engines.kubernetes.binding_probe import allowed
 from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL, seconds
-from arena_topo.engines.kubernetes.probing import allowed
-from arena_topo.engines.kubernetes.shapes import bare, oddity
+from arena_topo.engines.kubernetes.job_writer import part, path_of
+from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL
+from arena_topo.engines.kubernetes.shapes import common_fields, oddity
 from arena_topo.engines.kubernetes.sources import NoOperator
-from arena_topo.engines.kubernetes.writing import part, path_of
-from arena_topo.engines.volume import Volume
-from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.errors import NotFound
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.install import SYSTEM, VIEW, Right
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 from arena_topo.topology import published
 
 if TYPE_CHECKING:
@@ -32,13 +30,6 @@ Object = dict[str, Any]
 
 _OPERATORS = ("mpi-operator", "training-operator")
 """Names in the images of the operators."""
-
-_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-"""In the order in which arena names them; the last is newer than arena's list."""
-
-_CONFIG = "arena-config"
-_ADMINISTRATORS = "adminUsers"
-"""The key of arena's administrators (arena v0.15.5, pkg/apis/config/arenaconfig.go)."""
 
 _GPUS = "nvidia.com/gpu"
 
@@ -78,7 +69,7 @@ class Administration:
 
     def lease(self) -> Object | None:
         """The Lease that the active controller renews; None without one."""
-        return self._api.find(lease.PATH)
+        return self._api.find(lease.LEASES_PATH)
 
     def view(self) -> Object | None:
         """The ConfigMap cluster-view; None if no controller publishes it."""
@@ -90,7 +81,9 @@ class Administration:
 
     def served(self) -> tuple[ApiVersion, ...]:
         """The versions of MPIJob that are served and known; `no_operator` says why none is."""
-        return tuple(one for one in ApiVersion if self._api.serves(GROUP, one, PLURAL))
+        return tuple(
+            version for version in ApiVersion if self._api.serves(MPIJOB_GROUP, version, PLURAL)
+        )
 
     def no_operator(self) -> NoOperator:
         """The error of a cluster that serves no known version of MPIJob."""
@@ -99,11 +92,11 @@ class Administration:
     def operators(self) -> list[Object]:
         """The Deployments of all namespaces that run an MPI operator."""
 
-        def keep(one: Object) -> Object | None:
-            pod = ((one.get("spec") or {}).get("template") or {}).get("spec") or {}
+        def keep(obj: Object) -> Object | None:
+            pod = ((obj.get("spec") or {}).get("template") or {}).get("spec") or {}
             images = [str(each.get("image")) for each in pod.get("containers") or ()]
             named = [image for image in images if any(word in image for word in _OPERATORS)]
-            return {**one, "image": named[0]} if named else None
+            return {**obj, "image": named[0]} if named else None
 
         return self._api.collect("/apis/apps/v1/deployments", keep)
 
@@ -130,19 +123,19 @@ class Administration:
         if not served:
             return []
 
-        def keep(one: Object) -> Object:
-            return one if oddity(one) is None else bare(one)
+        def keep(obj: Object) -> Object:
+            return obj if oddity(obj) is None else common_fields(obj)
 
-        return self._api.collect(f"/apis/{GROUP}/{served[0]}/{PLURAL}", keep, judged=True)
+        return self._api.collect(f"/apis/{MPIJOB_GROUP}/{served[0]}/{PLURAL}", keep, judged=True)
 
     def nodes(self) -> list[Object]:
         """All nodes, without their lists of images."""
 
-        def keep(one: Object) -> Object:
-            status = one.get("status") or {}
+        def keep(obj: Object) -> Object:
+            status = obj.get("status") or {}
             return {
-                "metadata": one["metadata"],
-                "spec": one.get("spec") or {},
+                "metadata": obj["metadata"],
+                "spec": obj.get("spec") or {},
                 "status": {"capacity": status.get("capacity") or {}},
             }
 
@@ -176,67 +169,18 @@ class Administration:
 
         AccessDenied if they may not be listed; KeyError for another kind.
         """
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
 
-        def keep(one: Object) -> None:
-            found[str(one["metadata"]["name"])] = _said(kind, one)
+        def keep(obj: Object) -> None:
+            by_name[str(obj["metadata"]["name"])] = _said(kind, obj)
 
         self._api.collect(_NAMED[kind], keep)
-        return found
+        return by_name
 
 
-def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
-    """The bound claims of a namespace, or of all (None), by name, without those being deleted.
-
-    AccessDenied says which right is missing; UsageError for an invalid name of a namespace.
-    """
-    space = f"/namespaces/{part(namespace)}" if namespace else ""
-    path = f"/api/v1{space}/persistentvolumeclaims"
-    try:
-        found = [_volume(one) for one in api.collect(path)]
-    except AccessDenied as error:
-        if namespace is None:
-            error.hint = f"{error.hint}; or ask for one namespace with -n"
-        raise
-    kept = [one for one in found if one is not None]
-    return tuple(sorted(kept, key=lambda one: (one.namespace, one.name)))
-
-
-def _volume(claim: dict[str, Any]) -> Volume | None:
-    metadata, spec = objects.of(claim, "metadata"), objects.of(claim, "spec")
-    status, notes = objects.of(claim, "status"), objects.of(metadata, "annotations")
-    if metadata.get("deletionTimestamp") or status.get("phase") != "Bound":
-        return None
-    modes = spec.get("accessModes") or ()
-    return Volume(
-        name=metadata["name"],
-        namespace=str(metadata.get("namespace") or ""),
-        modes=tuple(one for one in _MODES if one in modes),
-        description=str(notes.get("description") or ""),
-        owner=str(notes.get("owner") or ""),
-        capacity=str(objects.of(status, "capacity").get("storage") or ""),
-        storage_class=str(spec.get("storageClassName") or ""),
-        created=seconds(metadata.get("creationTimestamp")),
-    )
-
-
-def administrators(api: Connection, namespace: str) -> frozenset[str]:
-    """The names of arena's administrators; empty if they may not be read.
-
-    UsageError for an invalid name of a namespace.
-    """
-    path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{_CONFIG}"
-    try:
-        found = api.get(path)
-        listed = objects.of(found, "data").get(_ADMINISTRATORS)
-    except (ArenaError, TypeError):
-        return frozenset()
-    return frozenset(name.strip(" ") for name in str(listed or "").split(",")) - {""}
-
-
-def _said(kind: str, one: dict[str, Any]) -> str:
+def _said(kind: str, condition: dict[str, Any]) -> str:
     if kind == "priorities":
-        return str(one.get("value") or 0)
+        return str(condition.get("value") or 0)
     # A quantity; for GPUs it is a whole number.
-    offered = whole(((one.get("status") or {}).get("allocatable") or {}).get(_GPUS))
+    offered = parse_count(((condition.get("status") or {}).get("allocatable") or {}).get(_GPUS))
     return gpus(offered) if kind == "nodes" and offered is not None else ""

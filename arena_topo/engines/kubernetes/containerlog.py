@@ -18,13 +18,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from arena_topo.engines.kubernetes import podlog
-from arena_topo.engines.kubernetes.failures import UNKNOWN_CALLER, odd_body, refusal
-from arena_topo.engines.kubernetes.podlog import Sight
+from arena_topo.engines.kubernetes.failures import odd_body, refusal_error
+from arena_topo.engines.kubernetes.log_position import Lines, ReadPosition
+from arena_topo.engines.kubernetes.podlog import ContainerView
+from arena_topo.engines.kubernetes.response import Response
 from arena_topo.engines.kubernetes.shapes import Unreadable
-from arena_topo.engines.kubernetes.streaming import Lines, Place, Response
 from arena_topo.engines.kubernetes.transport import FAULTS
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
-from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
+from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
+from arena_topo.errors import (
+    GOOD,
+    REDIRECT,
+    UNKNOWN_CALLER,
+    ArenaError,
+    ClusterError,
+    NotFound,
+    TimedOut,
+    temporary,
+)
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
@@ -45,7 +55,6 @@ _QUIET = 0.25
 """Seconds after which an unanswered request counts as accepted: the head may take hours."""
 _BODY = 65_536
 """Bytes that are read of the body of a refusal."""
-_GOOD, _REDIRECT = 200, 300
 _NANO = 1_000_000_000
 
 
@@ -100,7 +109,7 @@ class ContainerLog:
         options: LogOptions,
         path: str,
         source: Source,
-        sight: Sight,
+        sight: ContainerView,
         *,
         whole: bool,
         before: ContainerLog | None,
@@ -119,9 +128,9 @@ class ContainerLog:
         self._finite = not options.follow or options.previous
         """Whether the log is read to its present end."""
         self._whole, self._before, self._out = whole, before, out
-        self._place, self._anchor = Place(), Place()
+        self._place, self._anchor = ReadPosition(), ReadPosition()
         """How far it was read; the same when the stream was opened."""
-        self._ahead: Place | None = None
+        self._ahead: ReadPosition | None = None
         """How far the next run was read already, by a stream that was opened for this run."""
         self._overdue = 0.0
         """When a stream no longer counts as this run's; 0 unless there is a newer run."""
@@ -173,14 +182,14 @@ class ContainerLog:
         """Wait for something to read; whether there is."""
         if self._options.previous:
             if not self.sight.run:
-                self._settle(Turn.REFUSED, podlog.never_before(self.source))
+                self._settle(LogTurn.REFUSED, podlog.never_before(self.source))
             return not self.settled
         while not (self._finite or self.missing or self.sight.readable or self.sight.final):
             yield Wait(On.NEWS)
         if self.missing:
             self._lose()
         elif not self.sight.readable:
-            self._settle(Turn.ENDED)
+            self._settle(LogTurn.ENDED)
         elif not self._joined and not self._place.stamp:
             self.source = replace(self.source, run=self.sight.run)
         return not self.settled
@@ -221,14 +230,14 @@ class ContainerLog:
     def _next_run(self) -> Steps[bool]:
         """Wait for the next run; whether there is one."""
         if self._finite:
-            self._settle(Turn.ENDED if self.sight.final else None)
+            self._settle(LogTurn.ENDED if self.sight.final else None)
             return False
         while not (self.missing or self.sight.final or self.sight.run > self.source.run):
             yield Wait(On.NEWS)
         sight = self.sight
         if sight.run <= self.source.run:
             if sight.final:
-                self._settle(Turn.ENDED)
+                self._settle(LogTurn.ENDED)
             else:
                 self._lose()
             return False
@@ -238,9 +247,9 @@ class ContainerLog:
         if self._ahead is not None:
             self._place = self._ahead
         elif self._place.at // _NANO < begun:
-            self._place = Place()
+            self._place = ReadPosition()
         self._ahead, self._whole, self._begun, self._last = None, True, "", False
-        self._tell(Turn.RESTARTED)
+        self._tell(LogTurn.RESTARTED)
         return True
 
     def _give_up(self) -> None:
@@ -270,7 +279,7 @@ class ContainerLog:
         if podlog.too_early(error):
             # A kubelet may lag behind the API server.
             if self._finite or (self._last and vain):
-                self._settle(Turn.ENDED)
+                self._settle(LogTurn.ENDED)
                 return
             self._tries += 1
         elif isinstance(error, NotFound) and not self._finite:
@@ -278,9 +287,9 @@ class ContainerLog:
             yield Wait(On.LIST)
             if self.missing:
                 return
-        elif isinstance(error, Unreadable) or not podlog.passes(error):
+        elif isinstance(error, Unreadable) or not temporary(error):
             never = podlog.no_previous(error)
-            self._settle(Turn.REFUSED, podlog.never_before(self.source) if never else error)
+            self._settle(LogTurn.REFUSED, podlog.never_before(self.source) if never else error)
             return
         else:
             self._trouble = error
@@ -288,12 +297,12 @@ class ContainerLog:
                 return
             self._tries += 1
             if vain and self._last:
-                self._settle(Turn.REFUSED, error)
+                self._settle(LogTurn.REFUSED, error)
                 return
             known = self._joined or (self._tries >= _TOLD and not self._last)
             if known and not self._broken:
                 self._broken = True
-                self._tell(Turn.BROKEN, error)
+                self._tell(LogTurn.BROKEN, error)
         yield self._pause()
 
     def _pause(self) -> Wait:
@@ -317,7 +326,7 @@ class ContainerLog:
             if self._last:
                 self._say(lines.finish())
         except Silent:
-            self._settle(Turn.REFUSED, podlog.silent(self.source, silence))
+            self._settle(LogTurn.REFUSED, podlog.silent(self.source, silence))
         except FAULTS as error:
             why = error.strerror if isinstance(error, OSError) else None
             raise ClusterError(
@@ -337,13 +346,13 @@ class ContainerLog:
             response, body = Response(), b""
             while not response.status:
                 body = response.feed((yield came))
-            if _GOOD <= response.status < _REDIRECT:
+            if GOOD <= response.status < REDIRECT:
                 break
             # The status is known, whatever becomes of the message.
             with contextlib.suppress(*FAULTS):
                 while not response.ended and len(body) < _BODY:
                     body += response.feed((yield came))
-            error = refusal("GET", path, response.status, response.reason, body)
+            error = refusal_error("GET", path, response.status, response.reason, body)
             if again or response.status != UNKNOWN_CALLER:
                 raise error
             self.hang_up()
@@ -382,31 +391,31 @@ class ContainerLog:
         if options.tail is not None and self._begun:
             # `tail` does not apply to lines since the first response.
             return query | {"sinceTime": self._begun}
-        return query | podlog.cut(options)
+        return query | podlog.since_parameters(options)
 
     # Notices.
 
     def _take(self) -> None:
         """The log can be read, or can be read again."""
         if self._broken and self._joined:
-            self._tell(Turn.RESUMED)
+            self._tell(LogTurn.RESUMED)
         self._broken, self._trouble = False, None
         if not self._joined:
             self._joined = True
-            self._tell(Turn.JOINED)
+            self._tell(LogTurn.JOINED)
 
-    def _tell(self, turn: Turn, error: ArenaError | None = None) -> None:
+    def _tell(self, turn: LogTurn, error: ArenaError | None = None) -> None:
         self._out.append(Notice(turn=turn, source=self.source, error=error))
 
     def _lose(self) -> None:
         """The pod is deleted."""
         never = self._trouble is not None and not self._joined
-        self._settle(Turn.REFUSED if never else Turn.GONE, self._trouble)
+        self._settle(LogTurn.REFUSED if never else LogTurn.GONE, self._trouble)
 
-    def _settle(self, turn: Turn | None, error: ArenaError | None = None) -> None:
+    def _settle(self, turn: LogTurn | None, error: ArenaError | None = None) -> None:
         """End the log, with a notice if it was open, or is known never to be."""
-        ends = self._joined or (turn is Turn.ENDED and self.sight.final)
-        if turn is Turn.REFUSED or (turn is not None and ends and not self.superseded):
+        ends = self._joined or (turn is LogTurn.ENDED and self.sight.final)
+        if turn is LogTurn.REFUSED or (turn is not None and ends and not self.superseded):
             self._tell(turn, error)
         self.settled = True
 
@@ -418,9 +427,9 @@ def _concerns_all(error: ArenaError) -> bool:
     return not isinstance(error, TimedOut | NotFound)
 
 
-def _date(said: str) -> str:
+def _date(text: str) -> str:
     """A Date header as RFC 3339; empty if invalid."""
     try:
-        return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return parsedate_to_datetime(text).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, TypeError, OverflowError):
         return ""

@@ -16,39 +16,44 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from arena_topo.clusters import selectors
+from arena_topo.clusters import objects, selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
+from arena_topo.engines.attach_request import AttachRequest
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.job_writer import arena_config_map, deletion, part
+from arena_topo.engines.kubernetes.jobs import Jobs
 from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
-    GROUP,
+    MPIJOB_GROUP,
     NO_PODS,
     PLURAL,
     belongs,
     event_of,
-    is_about,
+    events_filter,
     is_arenas,
     job_status,
-    pod_selectors,
     pod_status,
 )
-from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
-from arena_topo.engines.kubernetes.sources import NoOperator, Sources
-from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
-from arena_topo.errors import AccessDenied, ClusterError, JobNotFound, NotFound
-from arena_topo.manifests import Mechanisms, Plan
-from arena_topo.manifests.serialize import object_name
-from arena_topo.manifests.versions import ApiVersion
+from arena_topo.engines.kubernetes.shapes import common_fields, oddity
+from arena_topo.errors import (
+    CONFLICT,
+    FORBIDDEN,
+    AccessDenied,
+    ArenaError,
+    ClusterError,
+    JobNotFound,
+    NotFound,
+)
+from arena_topo.manifests import Plan
+from arena_topo.manifests.serialize import kubectl_name
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
-    from arena_topo.clusters import observed
-    from arena_topo.clusters.records import Record, Unread
-    from arena_topo.engines.kubernetes.facts import Facts, Sightings
+    from arena_topo.engines.kubernetes.facts import JobFacts, Sightings
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
     from arena_topo.engines.kubernetes.queue import Queue
-    from arena_topo.engines.lines import Following, LogOptions, Wanted
+    from arena_topo.engines.lines import Following, LogOptions, SourceFilter
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
@@ -60,12 +65,12 @@ _FEW = 32
 """The number of jobs up to which their pods are listed by the jobs' names, which are part of the
 URL."""
 
-PROBED = 60.0
-"""Seconds for which the mechanisms of a namespace are cached: meanwhile administrators may install
-a policy, or grant a right."""
-
 _KNOWN = 30.0
 """Seconds for which the address of a TensorBoard is cached."""
+
+_CONFIG = "arena-config"
+_ADMINISTRATORS = "adminUsers"
+"""The key of arena's administrators (arena v0.15.5, pkg/apis/config/arenaconfig.go)."""
 
 _VIEWED = (
     'ask for this rule in a ClusterRole: {apiGroups: [""], resources: ["nodes", "pods"],'
@@ -74,12 +79,12 @@ _VIEWED = (
 )
 
 
-def open_backend(options: Options) -> KubernetesBackend:
+def open_kubernetes(options: Options) -> KubernetesBackend:
     """The engine for the cluster of the options and the kubeconfig; sends no request yet."""
     return KubernetesBackend(options)
 
 
-class KubernetesBackend(Writer):
+class KubernetesBackend(Jobs):
     """Jobs as MPIJobs of a cluster."""
 
     name = "kubernetes"
@@ -90,22 +95,13 @@ class KubernetesBackend(Writer):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.api = Connection(options)
+        super().__init__(Connection(options), options.fabric)
         self.place = self.api.access.server
-        self._version: ApiVersion | None = None
         self._seen: tuple[Node, ...] | None = None
         self._prometheus: Prometheus | None = None
-        self._mechanisms: dict[str, tuple[float, Mechanisms]] = {}
         self._tensorboards: dict[str, tuple[float, str]] = {}
         """The time of the lookup of a job's TensorBoard (by the job's uid), and its address."""
         self._owner: str | None = None
-        super().__init__(self.api, self.api_version)
-        self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
-
-    @property
-    def _source(self) -> str:
-        """The name of the cluster in messages."""
-        return self.api.access.context or self.api.access.server
 
     def close(self) -> None:
         """Close the connections to the API server."""
@@ -136,15 +132,6 @@ class KubernetesBackend(Writer):
         tell(f"the API server does not tell who is asking: {name} is the kubeconfig's name for it")
         return name
 
-    def api_version(self) -> ApiVersion:
-        """The best MPIJob version that is served; ClusterError if none is served."""
-        if self._version is None:
-            served = (one for one in ApiVersion if self.api.serves(GROUP, one, PLURAL))
-            self._version = next(served, None)
-        if self._version is None:
-            raise NoOperator.of(self.api)
-        return self._version
-
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
@@ -153,10 +140,10 @@ class KubernetesBackend(Writer):
         Kueue topologies, or the slices and claims of DRA drivers may not be listed.
         """
         try:
-            found, unread = self.sources.objects()
+            records, unread = self.sources.objects()
         except AccessDenied as error:
             return self._viewed_instead(error)
-        return self.seen(found, unread)
+        return self.sources.seen(records, unread)
 
     def _viewed_instead(self, error: AccessDenied) -> Cluster:
         """The view that the controller has published; without it the error, with advice."""
@@ -164,33 +151,19 @@ class KubernetesBackend(Writer):
 
         if error.status != FORBIDDEN:
             raise error
-        found = None
+        viewed = None
         with contextlib.suppress(AccessDenied):
-            found = self.api.find(f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}")
-        if found is None:
+            viewed = self.api.find(
+                f"/api/v1/namespaces/{view.VIEW_NAMESPACE}/configmaps/{view.VIEW_NAME}"
+            )
+        if viewed is None:
             error.hint = _VIEWED
             raise error
-        seen = view.decode(found, now=self.api.now(), source=self._source)
+        seen = view.decode(viewed, now=self.api.now(), source=self.sources.name)
         if self._options.fabric is None:
             return seen
         unused = f"{self._options.fabric.where} is not used: the controller says what joins nodes"
         return replace(seen, notes=(*seen.notes, unused))
-
-    def reader(self) -> observed.Reader:
-        """The reader that makes clusters of records."""
-        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
-
-        return observed.Reader(source=self._source, file=self._options.fabric)
-
-    def seen(
-        self,
-        found: Iterable[Record | Unread],
-        unread: list[str],
-        reader: observed.Reader | None = None,
-    ) -> Cluster:
-        """The cluster that these records describe."""
-        seen = (reader or self.reader()).read(found, now=self.api.now()).cluster
-        return replace(seen, notes=(*unread, *seen.notes))
 
     def nodes(self) -> Occupancy:
         """All nodes with the pods on their GPUs, and the cluster as in `cluster`.
@@ -200,12 +173,12 @@ class KubernetesBackend(Writer):
         from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
 
         try:
-            found, unread = self.sources.objects(status_of=pod_status)
+            records, unread = self.sources.objects(status_of=pod_status)
         except AccessDenied as error:
             return occupancy.viewed(self._viewed_instead(error))
         return occupancy.read_occupancy(
-            found,
-            source=self._source,
+            records,
+            source=self.sources.name,
             file=self._options.fabric,
             now=self.api.now(),
             notes=tuple(unread),
@@ -217,19 +190,6 @@ class KubernetesBackend(Writer):
         from arena_topo.engines.kubernetes.queue import Queue  # noqa: PLC0415  writers
 
         return Queue(self)
-
-    def mechanisms(self, namespace: str) -> Mechanisms:
-        """The mechanisms that bind placements in a namespace, found by trying them, and cached."""
-        from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
-
-        known = self._mechanisms.get(namespace)
-        if known is not None and time.monotonic() - known[0] < PROBED:
-            return known[1]
-        found = probing.mechanisms(self.api, namespace)
-        with contextlib.suppress(NoOperator):
-            found = msgspec.structs.replace(found, suspends=self.api_version().traits.suspends)
-        self._mechanisms[namespace] = time.monotonic(), found
-        return found
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
         """Nothing: the manifest contains all settings of a job."""
@@ -258,7 +218,7 @@ class KubernetesBackend(Writer):
         AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
         """
         first, *others = plan.objects
-        return (object_name(first), *self.own(self.create(plan, first), others))
+        return (kubectl_name(first), *self.own(self.create(plan, first), others))
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if it does not exist."""
@@ -273,32 +233,25 @@ class KubernetesBackend(Writer):
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # Only the job's events report a refused pod (quota, admission).
             with contextlib.suppress(AccessDenied):
-                warnings = [one for one in self.events(status) if one.kind == "Warning"]
+                warnings = [event for event in self.events(status) if event.kind == "Warning"]
                 if warnings:
                     why = f"{warnings[-1].reason}: {warnings[-1].message}"
                     return msgspec.structs.replace(status, reason=why)
         return status
 
-    def mpijob(self, name: str, namespace: str) -> Object:
-        """The MPIJob itself; NotFound if it does not exist, ClusterError if it is invalid."""
-        found = self.api.find(self.job_path(name, namespace))
-        if found is None:
-            raise JobNotFound(name, namespace)
-        return stored_job(found)
-
-    def facts(self, name: str, namespace: str) -> Facts:
+    def facts(self, name: str, namespace: str) -> JobFacts:
         """The facts that explain a job, as far as they may be read; NotFound without the job."""
         from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only to explain
 
         mpijob = self.mpijob(name, namespace)
         pods = partial(self.pods_of, mpijob)
-        return facts.read(self.api, mpijob, version=self.api_version(), pods=pods)
+        return facts.read_facts(self.api, mpijob, version=self.api_version(), pods=pods)
 
     def sightings(self, status: JobStatus) -> Sightings:
         """The GPUs of a job's workers according to claims and kubelets."""
         from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only for placed jobs
 
-        return facts.look(self.api, status)
+        return facts.read_allocations(self.api, status)
 
     def execute(self, namespace: str, pod: str, command: Sequence[str]) -> Done:
         """Run a command in the main container of a pod; see `podexec.execute` for the errors."""
@@ -312,18 +265,14 @@ class KubernetesBackend(Writer):
         self,
         job: JobStatus,
         instance: str,
-        command: Sequence[str],
+        request: AttachRequest,
         *,
-        container: str | None = None,
-        terminal: bool = False,
         tell: Callable[[str], None] = unheard,
     ) -> int:
         """Run a command in a container of a pod, on this process's streams; its exit code."""
         from arena_topo.engines.kubernetes import podexec  # noqa: PLC0415  its own command
 
-        return podexec.attach(
-            self.api, job, instance, command, container=container, terminal=terminal, tell=tell
-        )
+        return podexec.attach_container(self.api, job, instance, request, tell=tell)
 
     def metrics(
         self,
@@ -341,29 +290,35 @@ class KubernetesBackend(Writer):
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """The bound volume claims; AccessDenied names the missing right."""
-        from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
+        from arena_topo.engines.kubernetes import volumes  # noqa: PLC0415  its own command
 
-        return admin.bound(self.api, namespace)
+        return volumes.bound(self.api, namespace)
 
     def administrators(self, namespace: str) -> frozenset[str]:
         """The names in arena's ConfigMap; empty if it may not be read."""
-        from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
-
-        return admin.administrators(self.api, namespace)
+        path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{_CONFIG}"
+        try:
+            listed = objects.mapping_at(self.api.get(path), "data").get(_ADMINISTRATORS)
+        except (ArenaError, TypeError):
+            return frozenset()
+        return frozenset(name.strip(" ") for name in str(listed or "").split(",")) - {""}
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
         selected = {"labelSelector": selector} if selector else {}
-        path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
+        path = f"/apis/{MPIJOB_GROUP}/{version}{space}/{PLURAL}"
         listed = self.api.collect(path, None, judged=True, **selected)
         odds = list(map(oddity, listed))
         # One invalid job must not hide the jobs of others.
-        mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]
+        mpijobs = [
+            common_fields(mpijob) if odd else mpijob
+            for mpijob, odd in zip(listed, odds, strict=True)
+        ]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
-        names = {one["metadata"]["name"] for one in mpijobs}
+        names = {mpijob["metadata"]["name"] for mpijob in mpijobs}
 
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
@@ -373,12 +328,12 @@ class KubernetesBackend(Writer):
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
 
-        if any(is_arenas(one) for one in mpijobs):
+        if any(is_arenas(mpijob) for mpijob in mpijobs):
             gather(ARENA_SELECTOR, "release")
-        if not all(is_arenas(one) for one in mpijobs):
+        if not all(is_arenas(mpijob) for mpijob in mpijobs):
             for label in version.traits.job_labels:
                 gather(label, label)
-        found = []
+        statuses = []
         for mpijob, odd in zip(mpijobs, odds, strict=True):
             meta = mpijob["metadata"]
             labelled = pods.get((meta.get("namespace", ""), meta["name"]), {}).values()
@@ -387,25 +342,10 @@ class KubernetesBackend(Writer):
                 status = msgspec.structs.replace(
                     status, reason=f"what is written of it makes no sense: {odd}"
                 )
-            found.append(status)
-        return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
-
-    def pods_of(
-        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
-    ) -> list[Object]:
-        """The pods of a job, each reduced by `shrink`, without TensorBoards and earlier namesakes.
-
-        They come from the first selector of the job that finds any.
-        """
-
-        def keep(pod: Object) -> Object | None:
-            return shrink(pod) if belongs(pod, mpijob) else None
-
-        path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
-        for selector in pod_selectors(mpijob, self.api_version()):
-            if found := self.api.collect(path, keep, labelSelector=selector):
-                return found
-        return []
+            statuses.append(status)
+        return tuple(
+            sorted(statuses, key=lambda status: (-status.created, status.namespace, status.name))
+        )
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """The address of the job's TensorBoard; empty without one."""
@@ -445,7 +385,7 @@ class KubernetesBackend(Writer):
             raise JobNotFound(name, namespace) from error
         if version.traits.arenas:
             # Arena itself does not always set the job as the owner.
-            path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"
+            path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arena_config_map(name))}"
             with contextlib.suppress(NotFound, AccessDenied):
                 labels = self.api.get(path)["metadata"].get("labels") or {}
                 if labels.get("createdBy") == "arena":
@@ -453,36 +393,38 @@ class KubernetesBackend(Writer):
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """The events of the job and its pods, oldest first."""
-        uids = {job.uid, *(one.uid for one in job.instances)}
-
-        def keep(one: Object) -> Object | None:
-            return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
-
+        uids = {job.uid, *(instance.uid for instance in job.instances)}
+        keep = events_filter(job.name, job.created, uids)
         path = f"/api/v1/namespaces/{part(job.namespace)}/events"
-        found = map(event_of, self.api.collect(path, keep))
-        return tuple(sorted(found, key=lambda one: (one.when, one.source)))
+        events = map(event_of, self.api.collect(path, keep))
+        return tuple(sorted(events, key=lambda event: (event.when, event.source)))
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
         """Create or replace the ConfigMap of the node that the machine is named after.
 
         NotFound if the node does not exist; ArenaError if its GPUs differ in number, or are shared.
         """
-        from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  its own command
+        from arena_topo.engines.kubernetes import topology_report  # noqa: PLC0415  its own command
 
-        return publishing.publish(self.api, machine, dry_run=dry_run)
+        return topology_report.publish(self.api, machine, dry_run=dry_run)
 
     def follow(
-        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+        self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True
     ) -> Following:
         """The merged logs of the job's pods that `wanted` accepts, future pods included."""
-        from arena_topo.engines.kubernetes import following  # noqa: PLC0415  only to read logs
+        from arena_topo.engines.kubernetes import log_follower, podlog  # noqa: PLC0415  to read logs
 
-        return following.follow(self, job, options, wanted)
+        known: list[Object] = []
 
-    def job_path(self, name: str, namespace: str) -> str:
-        """The path of a job of this cluster."""
-        return (
-            f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
+        def pods() -> list[Object]:
+            if not known:
+                known.append(self.mpijob(job.name, job.namespace))
+            return self.pods_of(known[0], podlog.slim)
+
+        path = f"/api/v1/namespaces/{part(job.namespace)}/pods"
+        every = min(log_follower.LOOK, self.look_every)
+        return log_follower.Follow(
+            self.api, path, pods, options=options, wanted=wanted, every=every
         )
 
 

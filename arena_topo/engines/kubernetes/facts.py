@@ -1,9 +1,10 @@
 """The facts that explain one job of a cluster, as far as the caller may read them.
 
-The MPIJob itself must be readable. Other objects that may not be read are listed in `Facts.denied`,
-and reading goes on. Only relevant objects are requested: a running job needs no queue, a finished
-job no quota. `look` reads which GPUs the workers have according to claims and kubelets, and leaves
-out what may not be read: a comparison with a plan then finds fewer differences, never wrong ones.
+The MPIJob itself must be readable. Other objects that may not be read are listed in
+`JobFacts.denied`, and reading goes on. Only relevant objects are requested: a running job needs no
+queue, a finished job no quota. `look` reads which GPUs the workers have according to claims and
+kubelets, and leaves out what may not be read: a comparison with a plan then finds fewer
+differences, never wrong ones.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.failures import PATH
+from arena_topo.engines.kubernetes.failures import API_PATH
+from arena_topo.engines.kubernetes.job_writer import missing_config_maps
 from arena_topo.engines.kubernetes.mpijob import (
-    GROUP,
+    MPIJOB_GROUP,
     PLURAL,
     condition,
-    is_about,
+    events_filter,
     job_status,
     pinned_nodes,
     seconds,
@@ -31,31 +33,31 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.queued import priority_values
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.engines.kubernetes.sources import published_slices
-from arena_topo.engines.kubernetes.writing import missing
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
+from arena_topo.names import is_subdomain
 from arena_topo.notes import Notes
 from arena_topo.topology import GPUSet, documents, members, published
 
 if TYPE_CHECKING:
-    from arena_topo.clusters.records import ClaimRecord, Device
+    from arena_topo.clusters.records import ClaimRecord, DeviceId
     from arena_topo.engines.kubernetes.connection import Connection, Keep
 
 Object = Mapping[str, Any]
 _Read = TypeVar("_Read")
 
-KUEUE = "kueue.x-k8s.io"
+KUEUE_GROUP = "kueue.x-k8s.io"
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of a Kueue Workload: the uid of its job."""
 
 OPERATORS = ("mpi-operator", "training-operator")
 """Names of the Deployments that run MPIJobs, as their projects' manifests call them."""
 
-PATIENCE = 60.0
+OPERATOR_GRACE = 60.0
 """Seconds within which a live operator writes a status on a new job; it needs about one."""
 
-MOST_NODES = 32
+MAX_NODES_READ = 32
 """The most nodes that are read one by one; a job on more nodes is judged by these."""
 
 
@@ -86,7 +88,7 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that explain a job, as of `now` (Unix seconds, the server's clock).
 
     None means not read or not readable; an empty tuple means that nothing exists. `jobs` are all
@@ -112,21 +114,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[Denied, ...] = ()
 
 
-def read(
+def read_facts(
     api: Connection, mpijob: Object, *, version: str, pods: Callable[[], Iterable[Object]]
-) -> Facts:
+) -> JobFacts:
     """Read the facts about a job; `pods` lists its pods. A failed request does not stop it."""
     meta = mpijob["metadata"]
     looks = _Looks(api, str(meta.get("namespace") or "default"))
     mine = tuple(looks.may(f"{looks.space}/pods", pods) or ())
     status, now = job_status(mpijob, mine), api.now()
     notes = meta.get("annotations") or {}
-    alive, stopped = not status.phase.over, suspended(mpijob)
+    alive, stopped = not status.phase.over, is_suspended(mpijob)
     created = seconds(meta.get("creationTimestamp")) or 0.0
     waiting = alive and status.phase is Phase.PENDING and notes.get(STATE) in {"waiting", "placed"}
-    ignored = alive and not stopped and not mine and now - created > PATIENCE
+    ignored = alive and not stopped and not mine and now - created > OPERATOR_GRACE
     doubtful = _doubtful(mine) if alive or status.phase is Phase.FAILED else []
-    return Facts(
+    return JobFacts(
         status=status,
         mpijob=mpijob,
         now=now,
@@ -137,7 +139,7 @@ def read(
         jobs=_jobs(looks, version) if waiting else None,
         priorities=_priorities(looks) if waiting else {},
         operators=_operators(looks) if ignored else None,
-        nodes={name: looks.node(name) for name in doubtful[:MOST_NODES]},
+        nodes={name: looks.node(name) for name in doubtful[:MAX_NODES_READ]},
         missing=_missing(looks, mpijob) if alive and stopped and INCOMPLETE in notes else (),
         denied=tuple(dict.fromkeys(looks.denied)),
     )
@@ -164,7 +166,7 @@ class _Looks:
             return None
         except ArenaError as error:
             why = error.message
-        target = PATH.fullmatch(path)
+        target = API_PATH.fullmatch(path)
         if target is None:
             raise ValueError(f"{path} names no kind of objects")
         resource, group, namespace = (
@@ -179,25 +181,26 @@ class _Looks:
         self, path: str, keep: Keep | None = None, **query: Any
     ) -> tuple[Object, ...] | None:
         """A list; None if it is forbidden or fails."""
-        found = self.may(path, partial(self.api.collect, path, keep, **query))
-        return None if found is None else tuple(found)
+        objects = self.may(path, partial(self.api.collect, path, keep, **query))
+        return None if objects is None else tuple(objects)
 
     def node(self, name: str) -> Object | None:
         """A node; None if it does not exist, an empty object if it may not be read."""
+        if not is_subdomain(name):  # a tenant's text, which would make another path
+            return None
         known, path = len(self.denied), f"/api/v1/nodes/{name}"
-        found = self.may(path, partial(self.api.get, path), verb="get")
-        return found if len(self.denied) == known else {}
+        node = self.may(path, partial(self.api.get, path), verb="get")
+        return node if len(self.denied) == known else {}
 
 
 def _events(
     looks: _Looks, mpijob: Object, pods: Iterable[Object], created: float
 ) -> tuple[Object, ...]:
-    name = str(mpijob["metadata"]["name"])
-    uids = {str(one["metadata"].get("uid") or "") for one in (mpijob, *pods)}
+    uids = {str(pod["metadata"].get("uid") or "") for pod in (mpijob, *pods)}
+    mine = events_filter(str(mpijob["metadata"]["name"]), created, uids)
 
-    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-        mine = is_about(one, name=name, created=created, uids=uids)
-        return one if mine or subject(one).get("kind") == "ResourceQuota" else None
+    def keep(event: dict[str, Any]) -> dict[str, Any] | None:
+        return event if subject(event).get("kind") == "ResourceQuota" else mine(event)
 
     return looks.listed(f"{looks.space}/events", keep) or ()
 
@@ -205,56 +208,60 @@ def _events(
 def _workload(looks: _Looks, meta: Object) -> Object | None:
     """Kueue's Workload of the job, the newest if there are several; None without one."""
     try:
-        group = looks.api.get(f"/apis/{KUEUE}")
+        group = looks.api.get(f"/apis/{KUEUE_GROUP}")
     except ArenaError:
         return None
     version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
-    path = f"/apis/{KUEUE}/{version}/namespaces/{looks.namespace}/workloads"
-    found = looks.listed(path, labelSelector=f"{JOB_UID}={meta.get('uid')}") or ()
-    return max(found, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
+    path = f"/apis/{KUEUE_GROUP}/{version}/namespaces/{looks.namespace}/workloads"
+    workloads = looks.listed(path, labelSelector=f"{JOB_UID}={meta.get('uid')}") or ()
+    return max(
+        workloads,
+        key=lambda workload: str(workload["metadata"].get("creationTimestamp")),
+        default=None,
+    )
 
 
 def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
     """All MPIJobs, else those of the job's own namespace."""
 
-    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-        odd = oddity(one)
+    def keep(mpijob: dict[str, Any]) -> dict[str, Any] | None:
+        odd = oddity(mpijob)
         if odd is None:
-            return one
-        why = f"MPIJob {brief(str(one['metadata'].get('name')), 253)} makes no sense: {odd}"
-        looks.denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
+            return mpijob
+        why = f"MPIJob {brief(str(mpijob['metadata'].get('name')), 253)} makes no sense: {odd}"
+        looks.denied.append(Denied(verb="read", resource="mpijobs", group=MPIJOB_GROUP, why=why))
         return None
 
-    root = f"/apis/{GROUP}/{version}"
-    found = looks.listed(f"{root}/{PLURAL}", keep, judged=True)
-    if found is None:
-        found = looks.listed(f"{root}/namespaces/{looks.namespace}/{PLURAL}", keep, judged=True)
-    return found
+    root = f"/apis/{MPIJOB_GROUP}/{version}"
+    mpijobs = looks.listed(f"{root}/{PLURAL}", keep, judged=True)
+    if mpijobs is None:
+        mpijobs = looks.listed(f"{root}/namespaces/{looks.namespace}/{PLURAL}", keep, judged=True)
+    return mpijobs
 
 
 def _priorities(looks: _Looks) -> dict[str, int]:
-    found = looks.listed("/apis/scheduling.k8s.io/v1/priorityclasses")
-    return priority_values(found or ())
+    classes = looks.listed("/apis/scheduling.k8s.io/v1/priorityclasses")
+    return priority_values(classes or ())
 
 
 def _operators(looks: _Looks) -> dict[str, int] | None:
-    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-        return one if one["metadata"].get("name") in OPERATORS else None
+    def keep(deployment: dict[str, Any]) -> dict[str, Any] | None:
+        return deployment if deployment["metadata"].get("name") in OPERATORS else None
 
-    found = looks.listed("/apis/apps/v1/deployments", keep)
-    if found is None:
+    deployments = looks.listed("/apis/apps/v1/deployments", keep)
+    if deployments is None:
         return None
     return {
-        f"{one['metadata'].get('namespace')}/{one['metadata']['name']}": int(
-            (one.get("status") or {}).get("readyReplicas") or 0
+        f"{deployment['metadata'].get('namespace')}/{deployment['metadata']['name']}": int(
+            (deployment.get("status") or {}).get("readyReplicas") or 0
         )
-        for one in found
+        for deployment in deployments
     }
 
 
 def _missing(looks: _Looks, mpijob: Object) -> tuple[str, ...]:
     path = f"{looks.space}/configmaps"
-    return looks.may(path, lambda: missing(looks.api, mpijob), verb="get") or ()
+    return looks.may(path, lambda: missing_config_maps(looks.api, mpijob), verb="get") or ()
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
@@ -263,7 +270,7 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
     Nodes of pods that are not ready come first.
     """
     names: dict[str, None] = {}
-    for pod in sorted(pods, key=lambda one: condition(one, "Ready") == "True"):
+    for pod in sorted(pods, key=lambda pod: condition(pod, "Ready") == "True"):
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if status.get("phase") == "Succeeded":
             continue
@@ -295,12 +302,12 @@ class Sightings(msgspec.Struct, frozen=True, kw_only=True):
     observed_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
-def look(api: Connection, status: JobStatus) -> Sightings:
+def read_allocations(api: Connection, status: JobStatus) -> Sightings:
     """The allocations by claims and kubelets on the nodes of a job's plan."""
     forecast = status.forecast
     if forecast is None or not forecast.workers:
         return Sightings()
-    nodes = list(dict.fromkeys(node for _, node, _ in forecast.workers))[:MOST_NODES]
+    nodes = list(dict.fromkeys(node for _, node, _ in forecast.workers))[:MAX_NODES_READ]
     claims: tuple[Given, ...] = ()
     if forecast.binding == "claims":
         with contextlib.suppress(ArenaError):
@@ -314,37 +321,41 @@ def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterabl
     from arena_topo.clusters.records import ClaimRecord, pages  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
-        path = f"/apis/{slices.GROUP}/{version}/namespaces/{status.namespace}/resourceclaims"
+        path = f"/apis/{slices.DRA_GROUP}/{version}/namespaces/{status.namespace}/resourceclaims"
         with contextlib.suppress(NotFound):
             claims = api.records(path, pages("ResourceClaim"))
-            told = [one for node in nodes for one in published_slices(api, node)]
-            places = slices.devices(told, {}, {}, Notes()).places
-            return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
+            slice_records = [
+                slice_record for node in nodes for slice_record in published_slices(api, node)
+            ]
+            places = slices.devices(slice_records, {}, {}, Notes()).places
+            return _given(
+                [claim for claim in claims if isinstance(claim, ClaimRecord)], places, status
+            )
     return ()
 
 
 def _given(
-    claims: Iterable[ClaimRecord], places: Mapping[Device, tuple[str, GPUSet]], status: JobStatus
+    claims: Iterable[ClaimRecord], places: Mapping[DeviceId, tuple[str, GPUSet]], status: JobStatus
 ) -> list[Given]:
-    pods = {one.name for one in status.instances}
-    found: list[Given] = []
+    pods = {instance.name for instance in status.instances}
+    givens: list[Given] = []
     for claim in claims:
         gpus: dict[str, set[int]] = {}
-        for node, indexes in (places[one] for one in claim.devices if one in places):
+        for node, indexes in (places[device] for device in claim.devices if device in places):
             gpus.setdefault(node, set()).update(members(indexes))
-        found += [
+        givens += [
             Given(who=f"{status.namespace}/{user}", node=node, gpus=tuple(sorted(held)))
             for user in dict.fromkeys(claim.users)
             if user in pods
             for node, held in gpus.items()
         ]
-    return found
+    return givens
 
 
 def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[str, float]]:
     """The kubelets' allocations on these nodes, from the reports of the agents."""
     wanted = list(nodes)
-    found: list[Given] = []
+    givens: list[Given] = []
     times: dict[str, float] = {}
     path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     selector = f"{published.NODE_LABEL} in ({','.join(wanted)})"
@@ -352,16 +363,16 @@ def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[
         maps = api.collect(path, labelSelector=selector)
     except ArenaError:
         return [], {}
-    for one in maps:
-        node = str((one["metadata"].get("labels") or {}).get(published.NODE_LABEL))
+    for config_map in maps:
+        node = str((config_map["metadata"].get("labels") or {}).get(published.NODE_LABEL))
         try:
-            held = documents.allocations(one)
+            held = documents.allocations(config_map)
         except UnreadableTopology:
             continue
         if held is None or node not in wanted:
             continue
         times[node] = held.observed_at
-        found += [
+        givens += [
             Given(who=who, node=node, gpus=tuple(members(gpus))) for who, gpus in held.gpus.items()
         ]
-    return found, times
+    return givens, times

@@ -17,6 +17,12 @@ from arena_topo.engines import REQUESTS
 from arena_topo.engines.kubernetes.shapes import ANY, Unreadable, Unsure
 from arena_topo.engines.kubernetes.transport import Obstacle, Unopened
 from arena_topo.errors import (
+    ABSENT,
+    BAD_REQUEST,
+    CONFLICT,
+    FORBIDDEN,
+    SERVER_ERROR,
+    UNKNOWN_CALLER,
     AccessDenied,
     AlreadyExists,
     ArenaError,
@@ -24,22 +30,10 @@ from arena_topo.errors import (
     NotFound,
     TimedOut,
 )
-from arena_topo.escaping import MOST, brief
+from arena_topo.escaping import MAX_MESSAGE_CHARACTERS, brief
 
 _said = logging.getLogger(REQUESTS)
 
-UNKNOWN_CALLER = 401
-FORBIDDEN = 403
-ABSENT = 404
-CONFLICT = 409
-GONE = 410
-INVALID = 422
-_ERRORS = 400
-_SERVER_ERROR = 500
-"""HTTP codes from here on are errors of the server or of a gateway (RFC 9110, 15.6). Some come
-after the write: an etcd timeout is a 500, a gateway's timeout a 504."""
-_UNNAMED = 500
-"""The code of a failure without a code: what the server did is unknown."""
 _WHY = 200
 """Characters of a cause; for a peer that does not speak HTTP it is its first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
@@ -53,7 +47,7 @@ class _Late(Unsure, TimedOut):
 def unsure(error: BaseException) -> bool:
     """Whether a failed write may have been applied."""
     status = error.status if isinstance(error, ClusterError) else None
-    return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
+    return isinstance(error, Unsure) or (status is not None and status >= SERVER_ERROR)
 
 
 def cause(error: BaseException) -> str:
@@ -72,6 +66,7 @@ _UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
         "{} cannot be trusted",
         "does certificate-authority in the kubeconfig belong to this cluster?",
     ),
+    "handshake": ("{} broke the connection during the TLS handshake", _ELSEWHERE),
     "name": ("the host of {} is not known", _ELSEWHERE),
     "server": ("{} does not accept connections", _ELSEWHERE),
 }
@@ -79,7 +74,9 @@ _UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
 
 
 def broken(error: Exception) -> bool:
-    """Whether a connection in use broke off, so that another attempt may succeed."""
+    """Whether a connection broke off, so that another attempt may succeed."""
+    if isinstance(error, Unopened):
+        return error.obstacle == "handshake"
     final = isinstance(error, TimeoutError) or _distrusts(error)
     return isinstance(error, (OSError, http.client.HTTPException)) and not final
 
@@ -110,7 +107,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 
-PATH = re.compile(
+API_PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
 )
@@ -119,7 +116,7 @@ PATH = re.compile(
 
 def answers_object(method: str, path: str, body: object) -> bool:
     """Whether the answer to a request, unless it is an error, is one object with a name."""
-    target = PATH.fullmatch(path)
+    target = API_PATH.fullmatch(path)
     if target is None or target["sub"]:
         return False
     if method == "POST":
@@ -168,34 +165,41 @@ def parsed(body: bytes | msgspec.Raw, *readers: msgspec.json.Decoder[Any]) -> An
     return None
 
 
-def is_object(one: object) -> bool:
+def is_object(value: object) -> bool:
     """Whether a value is an object of Kubernetes, as in every list."""
-    meta = one.get("metadata") if isinstance(one, dict) else None
+    meta = value.get("metadata") if isinstance(value, dict) else None
     return isinstance(meta, dict) and isinstance(meta.get("name"), str)
 
 
-def failure(answer: object) -> int | None:
+def status_error_code(answer: object) -> int | None:
     """The code of the error in a Status, unless it is a Success; None for other objects."""
     if not isinstance(answer, dict) or answer.get("kind") != "Status":
         return None
     if answer.get("status") == "Success":
         return None
     code = answer.get("code")
-    return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
+    # Of a failure without a code it is unknown what the server did.
+    return code if isinstance(code, int) and code >= BAD_REQUEST else SERVER_ERROR
 
 
-def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
+def refusal_error(
+    method: str, path: str, status: int, reason: str | None, body: bytes
+) -> ArenaError:
     """The error for a failed request, with the API server's message, never a raw body.
 
     A long message is truncated; the log of requests has all of it.
     """
-    said = parsed(body)
-    said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
-    whole = str(said.get("message") or "")
+    status_object = parsed(body)
+    status_object = (
+        status_object
+        if isinstance(status_object, dict) and status_object.get("kind") == "Status"
+        else {}
+    )
+    whole = str(status_object.get("message") or "")
     message = brief(whole) or None
-    if len(whole) > MOST:
+    if len(whole) > MAX_MESSAGE_CHARACTERS:
         _said.debug("the API server says: %s", whole)
-    target = PATH.fullmatch(path)
+    target = API_PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:
         what += f"/{target['sub']}"
@@ -231,11 +235,11 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
         return denied
     if status == ABSENT:
         return NotFound(message or f"the API server has no {what}")
-    if status == CONFLICT and said.get("reason") == "AlreadyExists":
+    if status == CONFLICT and status_object.get("reason") == "AlreadyExists":
         return AlreadyExists(message or f"{what} already exists")
     return ClusterError(
         message or f"the API server answered {status} {brief(reason or '', 80)}".rstrip(),
         status=status,
         why=f"{verb} {what} failed" if message else None,
-        hint=IN_BETWEEN if status < _ERRORS else None,
+        hint=IN_BETWEEN if status < BAD_REQUEST else None,
     )

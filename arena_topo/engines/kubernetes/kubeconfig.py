@@ -12,21 +12,24 @@ import base64
 import binascii
 import contextlib
 import json
+import math
 import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes.shapes import misfit, typed
+from arena_topo.engines.kubernetes.shapes import shape_error, typed
 from arena_topo.errors import AccessDenied, TimedOut, UsageError, near
 from arena_topo.escaping import brief
 
@@ -46,6 +49,7 @@ _CLUSTER = {
     "insecure-skip-tls-verify": bool,
     "tls-server-name": str,
     "proxy-url": str,
+    "extensions": [{"name": str}],
 }
 _PLUGIN = {
     "command": str,
@@ -57,14 +61,42 @@ _PLUGIN = {
     "provideClusterInfo": bool,
 }
 """A command that returns credentials (KEP-541)."""
+
+_EXEC_API = "client.authentication.k8s.io"
+_EXEC_VERSIONS = (f"{_EXEC_API}/v1", f"{_EXEC_API}/v1beta1")
+_EXEC_MODES = ("Never", "IfAvailable", "Always")
+_CREDENTIAL = typed(
+    {
+        "apiVersion": str,
+        "kind": str,
+        "status": {"token": str, "clientCertificateData": str, "clientKeyData": str},
+    }
+)
+"""What a credential plugin prints."""
+
+_PRINTED = 4 << 20
+"""The limit of bytes that a credential plugin prints on each stream: a token and a certificate have
+some 10 KB."""
+
 _TEXTS = ("as", "as-uid", "token", "tokenFile", "username", "password")
 _FILES = ("client-certificate", "client-key")
 _USER = {
-    **dict.fromkeys((*_TEXTS, *_FILES, *(f"{one}-data" for one in _FILES)), str),
+    **dict.fromkeys((*_TEXTS, *_FILES, *(f"{file_key}-data" for file_key in _FILES)), str),
     "as-groups": [str],
+    "as-user-extra": dict[str, list[str]],
     "auth-provider": dict,
     "exec": _PLUGIN,
 }
+_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Characters that no header can have."""
+
+_TLS = {
+    "cluster": ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"),
+    "user": tuple(name for file_key in _FILES for name in (file_key, f"{file_key}-data")),
+}
+"""The keys whose presence makes https the scheme of a server without one (client-go, v0.30,
+rest/url_utils.go: defaultServerUrlFor)."""
+
 _CONTEXT = {"cluster": str, "user": str, "namespace": str}
 _CONFIG = typed(
     {
@@ -113,10 +145,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     `login` is `user:password` from the address of the server; `server` is without it. `ca` is PEM
     text; `certificate` is a client's certificate and key, as names of PEM files or as their
-    content. `headers` include the user to act as, and `groups` are the groups of that user.
-    `plugin` and `provider` are the sources of credentials; `renewable`: another read or call may
-    return others. `files` are the kubeconfig, as in KUBECONFIG; `cluster` and `identity` are the
-    names of its entries in use.
+    content. `headers` include the user to act as; `groups` are that user's groups, and `extra` are
+    the headers of what else describes it. `plugin` and `provider` are the sources of credentials,
+    `plugin_config` is what the cluster's entry has for the plugin; `renewable`: another read or
+    call may return others. `files` are the kubeconfig, as in KUBECONFIG; `cluster` and `identity`
+    are the names of its entries in use.
     """
 
     server: str
@@ -129,6 +162,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     identity: str | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
     ca: str | None = None
     ca_file: str | None = None
     certificate: tuple[str | bytes, str | bytes] | None = None
@@ -136,13 +170,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str | None = None
     proxy: str | None = None
     plugin: _Entry | None = None
+    plugin_config: Any = None
     provider: bool = False
     renewable: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError, which shows no value, if a header is not one line of Latin-1."""
+        """Raise UsageError, which shows no value, if a header is not one line of UTF-8."""
         for name, text in self.sent:
-            if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
+            if _UNFIT.search(text):
                 where = self.files or IN_CLUSTER
                 raise UsageError(f"{where}: {name} has characters that no request can carry")
 
@@ -153,7 +188,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sent(self) -> tuple[tuple[str, str], ...]:
         """The headers of a request; the header of groups is repeated for each."""
-        return (*self.headers.items(), *(("impersonate-group", one) for one in self.groups))
+        groups = (("impersonate-group", group) for group in self.groups)
+        return (*self.headers.items(), *groups, *self.extra)
 
 
 def configured(options: Options) -> bool:
@@ -187,14 +223,14 @@ def resolve(options: Options) -> Access:
             "--as-group needs --as", hint="say whom to act as: --as NAME", flag="--as-group"
         )
     paths, named = _paths(options), options.context or options.cluster or options.user
-    there = [path for path in paths if _present(path)]
-    if not there and options.kubeconfig:
+    present = [path for path in paths if _present(path)]
+    if not present and options.kubeconfig:
         raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
-    config = _Kubeconfig(there)
+    config = _Kubeconfig(present)
     context = options.context or config.current
     if not config.contexts and not context and not named and _in_cluster():
-        found = _in_pod()
-    elif not there:
+        access = _in_pod()
+    elif not present:
         raise UsageError(
             "no Kubernetes cluster is configured",
             why=f"{os.pathsep.join(map(str, paths))} does not exist",
@@ -207,21 +243,25 @@ def resolve(options: Options) -> Access:
             hint="give --context NAME",
         )
     else:
-        found = config.access(context, options)
+        access = config.access(context, options)
     if options.impersonate:
-        found = replace(
-            found,
+        access = replace(
+            access,
             user=options.impersonate,
-            headers={**found.headers, "impersonate-user": options.impersonate},
-            groups=options.impersonate_groups or found.groups,
+            headers={**access.headers, "impersonate-user": options.impersonate},
+            groups=options.impersonate_groups or access.groups,
         )
-    return found
+    return access
 
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
     """The names of all `contexts`, `clusters` and `users`; UsageError as in `resolve`."""
-    found = _Kubeconfig([path for path in _paths(options) if _present(path)])
-    kinds = {"contexts": found.contexts, "clusters": found.clusters, "users": found.users}
+    kubeconfig = _Kubeconfig([path for path in _paths(options) if _present(path)])
+    kinds = {
+        "contexts": kubeconfig.contexts,
+        "clusters": kubeconfig.clusters,
+        "users": kubeconfig.users,
+    }
     return {kind: tuple(some) for kind, some in kinds.items()}
 
 
@@ -235,8 +275,8 @@ def read_from(options: Options) -> tuple[str, ...]:
 
 def _paths(options: Options) -> list[Path]:
     named = options.kubeconfig or os.environ.get("KUBECONFIG", "")
-    parts = [named] if options.kubeconfig else [one for one in named.split(os.pathsep) if one]
-    return [_path(one) for one in parts or ["~/.kube/config"]]
+    parts = [named] if options.kubeconfig else [path for path in named.split(os.pathsep) if path]
+    return [_path(part) for part in parts or ["~/.kube/config"]]
 
 
 def _path(text: str) -> Path:
@@ -276,10 +316,10 @@ class _Kubeconfig:
             document = _load(path)
             self.current = self.current or document.get("current-context") or ""
             for kind, entries in kinds.items():
-                for index, one in enumerate(document.get(f"{kind}s") or ()):
-                    if (name := one.get("name")) is None:
+                for index, entry in enumerate(document.get(f"{kind}s") or ()):
+                    if (name := entry.get("name")) is None:
                         raise UsageError(f"{path}: {kind}s[{index}].name is missing")
-                    entries.setdefault(name, _Entry(kind, name, one.get(kind) or {}, path))
+                    entries.setdefault(name, _Entry(kind, name, entry.get(kind) or {}, path))
 
     def access(self, name: str, options: Options) -> Access:
         context = _Entry("context", "", {}, Path(self.where))
@@ -292,12 +332,17 @@ class _Kubeconfig:
         address = cluster.of("server")
         if address is None:
             raise cluster.fault("server", "is missing")
+        if re.fullmatch(r"[^/@?#]+", address):
+            safe = any(
+                entry.of(key) for entry in (cluster, user) if entry for key in _TLS[entry.kind]
+            )
+            address = f"{'https' if safe else 'http'}://{address}"
         try:
             server, login = parted(address)
         except ValueError:
             raise cluster.fault("server", "is no http or https address") from None
         server, ca = server.rstrip("/"), cluster.data("certificate-authority-data")
-        found = Access(
+        access = Access(
             server=server,
             login=login,
             files=self.where,
@@ -311,28 +356,40 @@ class _Kubeconfig:
             proxy=cluster.of("proxy-url") or proxy_of_environment(server),
             # As in Go's http.Client the address may contain the user and the password.
             headers={"authorization": basic(login)} if login else {},
+            plugin_config=next(
+                (
+                    extension.get("extension")
+                    for extension in cluster.of("extensions") or ()
+                    if extension.get("name") == f"{_EXEC_API}/exec"
+                ),
+                None,
+            ),
         )
-        if not found.verify and (found.ca or found.ca_file):
+        if not access.verify and (access.ca or access.ca_file):
             raise cluster.fault(
                 "insecure-skip-tls-verify", "is set beside a certificate-authority (kubectl's rule)"
             )
         if user is None:
-            return found
-        found = _identified(found, user)
-        if found.provider and (options.cluster or options.user):
+            return access
+        access = _identified(access, user)
+        if not options.impersonate and not user.of("as"):
+            for key in ("as-uid", "as-groups", "as-user-extra"):
+                if user.of(key):
+                    raise user.fault(key, "needs `as` beside it (kubectl's rule)")
+        if access.provider and (options.cluster or options.user):
             raise UsageError(
                 f"user {user.name!r} has an auth-provider, which --cluster and --user cannot have",
                 hint="name a --context",
             )
-        return found
+        return access
 
     def _part(
-        self, said: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
+        self, name_given: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
     ) -> _Entry | None:
         """The given entry, else that of the context; None if neither is named."""
         name = context.of(kind)
-        if said or name is None:
-            return self._chosen(said, kind, entries) if said else None
+        if name_given or name is None:
+            return self._chosen(name_given, kind, entries) if name_given else None
         if name not in entries:
             raise context.fault(kind, f"names {name!r}, and {_there_are(entries)}")
         return entries[name]
@@ -352,7 +409,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     import yaml  # 30 ms that most commands save
 
     try:
-        document = safe_yaml.document(path.read_bytes(), most=MOST_VALUES)
+        document = safe_yaml.parse_document(path.read_bytes(), most=MOST_VALUES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except safe_yaml.Excess as error:
@@ -363,46 +420,64 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
         ) from error
-    if odd := misfit(document, _CONFIG):
+    if odd := shape_error(document, _CONFIG):
         raise UsageError(f"{path}: not a kubeconfig: {odd}")
-    found: Mapping[str, Any] = document
-    return found
+    settings: Mapping[str, Any] = document
+    return settings
 
 
 # ---------------------------------------------------------------- credentials
 
 
-def _identified(found: Access, user: _Entry) -> Access:
+_UNQUOTED = "!#$&'*+^`|"
+"""Characters that the name of a header can have (RFC 9110, 5.6.2), beside those that are never
+quoted; others are quoted (client-go, v0.30, transport/round_trippers.go: headerKeyEscape)."""
+
+
+def _identified(access: Access, user: _Entry) -> Access:
     """Add a user's token, password, certificate and impersonation, or the source of credentials."""
-    headers = dict(found.headers)
+    headers = dict(access.headers)
     name, uid = user.of("as"), user.of("as-uid")
     if name:
-        headers |= {"impersonate-user": name} | ({"impersonate-uid": uid} if uid else {})
-    found = replace(
-        found,
+        headers["impersonate-user"] = name
+    if uid:
+        headers["impersonate-uid"] = uid
+    extra: Mapping[str, list[str]] = user.of("as-user-extra") or {}
+    access = replace(
+        access,
         identity=user.name,
         user=name or user.name,
         headers=headers,
         groups=tuple(user.of("as-groups") or ()),
+        extra=tuple(
+            (f"impersonate-extra-{quote(key, safe=_UNQUOTED)}", group)
+            for key, several in extra.items()
+            for group in several
+        ),
     )
     if asked := user.of("exec"):
-        if not asked.get("command"):
-            raise user.fault("exec.command", "is missing")
-        return replace(found, plugin=user._replace(value=asked), renewable=True)
+        for key in ("command", "apiVersion"):
+            if not asked.get(key):
+                raise user.fault(f"exec.{key}", "is missing")
+        if asked["apiVersion"] not in _EXEC_VERSIONS:
+            raise user.fault("exec.apiVersion", f"is not {_EXEC_VERSIONS[0]} or its v1beta1")
+        if asked.get("interactiveMode", "Never") not in _EXEC_MODES:
+            raise user.fault("exec.interactiveMode", f"is not one of {', '.join(_EXEC_MODES)}")
+        return replace(access, plugin=user._replace(value=asked), renewable=True)
     if user.of("auth-provider"):
-        return replace(found, provider=True, renewable=True)
+        return replace(access, provider=True, renewable=True)
     if token := _token(user):
         headers["authorization"] = f"Bearer {token}"
     elif login := user.of("username"):
         headers["authorization"] = basic(f"{login}:{user.of('password') or ''}")
-        found = replace(found, user=name or login)
+        access = replace(access, user=name or login)
     certificate = user.data("client-certificate-data") or user.file("client-certificate")
     private = user.data("client-key-data") or user.file("client-key")
     if bool(certificate) != bool(private):
         missing = "client-key" if certificate else "client-certificate"
         raise user.fault(missing, "is missing beside its other half")
     pair = (certificate, private) if certificate and private else None
-    return replace(found, certificate=pair, renewable=bool(user.of("tokenFile")))
+    return replace(access, certificate=pair, renewable=bool(user.of("tokenFile")))
 
 
 def _token(user: _Entry) -> str:
@@ -442,7 +517,7 @@ def _in_pod() -> Access:
     )
 
 
-def provided(found: Access) -> Access:
+def provided(access: Access) -> Access:
     """The same access with the auth-provider's credentials, by the `kubernetes` package."""
     from kubernetes.client.configuration import Configuration
     from kubernetes.config import load_kube_config
@@ -450,34 +525,36 @@ def provided(found: Access) -> Access:
     settings: Any = Configuration()
     load: Any = load_kube_config
     try:
-        load(config_file=found.files, context=found.context, client_configuration=settings)
-        said = settings.auth_settings().get("BearerToken") or {}
+        load(config_file=access.files, context=access.context, client_configuration=settings)
+        bearer_token = settings.auth_settings().get("BearerToken") or {}
     except Exception as error:  # its readers raise any error for invalid text
-        raise UsageError(f"{found.files}: {brief(str(error))}") from error
-    if not said.get("value"):
+        raise UsageError(f"{access.files}: {brief(str(error))}") from error
+    if not bearer_token.get("value"):
         raise AccessDenied(
-            f"the auth-provider of user {found.identity!r} gave no credentials",
+            f"the auth-provider of user {access.identity!r} gave no credentials",
             hint="log in again with the tool of your cluster",
         )
-    headers = {**found.headers, "authorization": str(said["value"])}
-    return replace(found, headers=headers)
+    headers = {**access.headers, "authorization": str(bearer_token["value"])}
+    return replace(access, headers=headers)
 
 
-def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Access:
+def with_plugin_credentials(
+    access: Access, plugin: _Entry, *, patience: float | None = None
+) -> Access:
     """The same access with the credentials that the user's plugin returns.
 
     On a terminal the plugin may prompt, for example by a browser, and has no time limit; else it
     has `patience` seconds. UsageError if it cannot be started, AccessDenied if it returns nothing,
     TimedOut if it takes longer.
     """
-    import subprocess  # noqa: PLC0415  3 ms that most commands save
-
     command: str = plugin.value["command"]
     if os.sep in command:
         # Relative to the kubeconfig, as in kubectl.
         command = str(plugin.path.parent.absolute() / _path(command))
-    variables = {one.get("name", ""): one.get("value") or "" for one in plugin.of("env") or ()}
-    who = f"the credential plugin of user {found.identity!r}"
+    variables = {
+        variable.get("name", ""): variable.get("value") or "" for variable in plugin.of("env") or ()
+    }
+    who = f"the credential plugin of user {access.identity!r}"
     by_hand = f"run it by hand: {command}"
 
     def nothing(why: str) -> AccessDenied:
@@ -488,23 +565,14 @@ def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Ac
     if mode == "Always" and not talks:
         raise nothing("it wants to ask you something, and there is no terminal")
     talks = talks and mode != "Never"
+    environment = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": _info(access, plugin, talks)}
     try:
-        done = subprocess.run(
+        code, output, errors, late = _printed(
             [command, *(plugin.of("args") or ())],
-            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": _info(found, plugin, talks)},
-            stdin=None if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if talks else subprocess.PIPE,
-            timeout=None if talks else patience,
-            check=False,
+            environment,
+            patience=None if talks else patience,
+            talks=talks,
         )
-    except subprocess.TimeoutExpired as error:
-        text = brief((error.stderr or b"").decode("utf-8", "replace"))
-        raise TimedOut(
-            f"{who} did not answer in {patience:g} s",
-            why=text or "it may wait for input, and there is no terminal to ask on",
-            hint=f"allow more with --request-timeout, or {by_hand}",
-        ) from error
     # ValueError: an argument or a variable that no process can have.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -513,40 +581,127 @@ def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Ac
             why=f"{command}: {reason}",
             hint=brief(plugin.of("installHint") or "") or "is it in PATH?",
         ) from error
-    said = (done.stderr or b"").decode("utf-8", "replace").strip()
-    if done.returncode:
-        raise nothing(said or f"it ended with code {done.returncode}")
-    try:
-        status = json.loads(done.stdout)["status"]
-        token, certificate, key = (
-            str(status.get(one) or "").strip()
-            for one in ("token", "clientCertificateData", "clientKeyData")
+    text = errors.decode("utf-8", "replace").strip()
+    if late:
+        raise TimedOut(
+            f"{who} did not answer in {patience:g} s",
+            why=brief(text) or "it may wait for input, and there is no terminal to ask on",
+            hint=f"allow more with --request-timeout, or {by_hand}",
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise nothing(said or "it printed no ExecCredential") from error
-    if not token and not (certificate and key):
-        raise nothing(said or "its ExecCredential has no token and no certificate")
+    if max(len(output), len(errors)) > _PRINTED:
+        raise nothing(f"it printed more than {_PRINTED >> 20} MiB")
+    if code:
+        raise nothing(text or f"it ended with code {code}")
+    try:
+        token, certificate, key = _credential(output, plugin.of("apiVersion"))
+    except ValueError as error:
+        raise nothing(text or str(error)) from error
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    pair = (certificate.encode(), key.encode()) if certificate and key else found.certificate
-    return replace(found, headers={**found.headers, **headers}, certificate=pair)
+    pair = (certificate.encode(), key.encode()) if certificate else access.certificate
+    return replace(access, headers={**access.headers, **headers}, certificate=pair)
 
 
-def _info(found: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  the document's field
-    version = plugin.of("apiVersion") or "client.authentication.k8s.io/v1"
+def _credential(output: bytes, version: str) -> tuple[str, str, str]:
+    """The token, the certificate and the key in an ExecCredential; ValueError says what is wrong.
+
+    The rules are those of client-go (v0.30, plugin/pkg/client/auth/exec/exec.go).
+    """
+    try:
+        answer = json.loads(output)
+        status = answer["status"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("it printed no ExecCredential") from None
+    if odd := shape_error(answer, _CREDENTIAL):
+        raise ValueError(f"it printed no ExecCredential: {odd}")
+    if answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != version:
+        raise ValueError(f"it printed no ExecCredential of {version}")
+    token, certificate, key = (
+        ((status or {}).get(field) or "").strip()
+        for field in ("token", "clientCertificateData", "clientKeyData")
+    )
+    if bool(certificate) != bool(key):
+        raise ValueError("its ExecCredential has only one of certificate and key")
+    if not token and not certificate:
+        raise ValueError("its ExecCredential has no token and no certificate")
+    return token, certificate, key
+
+
+def _printed(
+    line: list[str], environment: Mapping[str, str], *, patience: float | None, talks: bool
+) -> tuple[int, bytes, bytes, bool]:
+    """The exit code of a command, its output and errors, and whether it took too long.
+
+    It is ended, with its children, after `patience` seconds (None: no limit) and if it prints more
+    than `_PRINTED` bytes. If it `talks`, this process's terminal has its input and its errors.
+    """
+    import selectors  # noqa: PLC0415  3 ms that most commands save
+    import subprocess  # noqa: PLC0415
+
+    # In a session of its own it ends with its children. A leader of a session, as the process
+    # that completes names, ends all of its own.
+    apart = not talks and os.getsid(0) != os.getpid()
+    limit = math.inf if patience is None else patience
+    end = time.monotonic() + limit
+    process = subprocess.Popen(
+        line,
+        env=environment,
+        stdin=None if talks else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if talks else subprocess.PIPE,
+        start_new_session=apart,
+    )
+    pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None]
+    printed = {pipe: bytearray() for pipe in pipes}
+    ended = False
+    try:
+        with selectors.DefaultSelector() as selector:
+            for pipe in pipes:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map() and max(map(len, printed.values())) <= _PRINTED:
+                left = end - time.monotonic()
+                if left <= 0:
+                    break
+                for key, _ in selector.select(left if left < math.inf else None):
+                    data = os.read(key.fd, 1 << 16)
+                    printed[key.fd] += data
+                    if not data:
+                        selector.unregister(key.fd)
+            silent = not selector.get_map()
+        if silent:
+            left = max(0.0, end - time.monotonic())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(left if left < math.inf else None)
+                ended = True
+    finally:
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if apart else process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+    output, errors = (*map(bytes, printed.values()), b"")[:2]
+    late = not ended and max(map(len, printed.values())) <= _PRINTED
+    return process.returncode, output, errors, late
+
+
+def _info(access: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  the document's field
     spec: dict[str, Any] = {"interactive": talks}
     if plugin.of("provideClusterInfo"):
-        authority = found.ca.encode("latin-1") if found.ca else b""
-        if found.ca_file:
-            authority = Path(found.ca_file).read_bytes()
+        authority = access.ca.encode("latin-1") if access.ca else b""
+        if access.ca_file:
+            authority = Path(access.ca_file).read_bytes()
         cluster = {
-            "server": found.server,
-            "tls-server-name": found.server_name,
-            "insecure-skip-tls-verify": not found.verify,
+            "server": access.server,
+            "tls-server-name": access.server_name,
+            "insecure-skip-tls-verify": not access.verify,
             "certificate-authority-data": base64.b64encode(authority).decode(),
-            "proxy-url": found.proxy,
+            "proxy-url": access.proxy,
+            "config": access.plugin_config,
         }
         spec["cluster"] = {key: value for key, value in cluster.items() if value}
-    return json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+    document = {"apiVersion": plugin.of("apiVersion"), "kind": "ExecCredential", "spec": spec}
+    return json.dumps(document)
 
 
 # ---------------------------------------------------------------- addresses
@@ -576,9 +731,11 @@ def parted(address: str) -> tuple[str, str]:
 def proxy_of_environment(server: str) -> str | None:
     """The proxy that HTTPS_PROXY and NO_PROXY give an http or https address, by Go's rules."""
     split = urlsplit(server)
-    proxy = _variable(f"{split.scheme}_proxy") or _variable("all_proxy")
+    proxy = _variable(f"{split.scheme}_proxy")
     host, port = split.hostname or "", split.port or (443 if split.scheme == "https" else 80)
-    return proxy if proxy and not _reached_directly(host, str(port)) else None
+    if not proxy or _reached_directly(host, str(port)):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _variable(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Every rule about a job: its pods and events, and its JobStatus in arena's words.
 
 Pure. Two rules are in lower layers, which count GPUs in use: `clusters.queues` knows what suspends
-a job, `clusters.usage` whether it has ended. The rules of the status are arena's
+a job, `clusters.rules` whether it has ended. The rules of the status are arena's
 (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) if the operator writes only `launcherStatus`,
 else those of the conditions; the status of a pod is kubectl's (pkg/printers/internalversion:
 printPod).
@@ -9,27 +9,31 @@ printPod).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from arena_topo.clusters.queues import queuing, suspended
-from arena_topo.clusters.usage import (
+from arena_topo.clusters.queues import is_suspended, queuing
+from arena_topo.clusters.rules import (
+    EVICTED,
     gpu_count,
     job_over,
     launcher_command,
     pod_over,
-    worker_template,
+    worker_pod_template,
 )
 from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
-from arena_topo.manifests import GPU_GROUP, Forecast
-from arena_topo.manifests.annotations import recorded
+from arena_topo.errors import InvalidJob, command
+from arena_topo.manifests import GPU_GROUP, PlacementForecast
+from arena_topo.manifests.annotations import last_stop, recorded_placement, unknown_record
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 from arena_topo.topology import natural, published
+from arena_topo.words import portion
 
 Object = Mapping[str, Any]
 
@@ -61,7 +65,7 @@ _STUCK = frozenset(
 )
 """Reasons of a waiting container that need a person to fix them."""
 
-GROUP = "kubeflow.org"
+MPIJOB_GROUP = "kubeflow.org"
 PLURAL = "mpijobs"
 """The resource name of MPIJobs, in every version."""
 
@@ -96,23 +100,23 @@ def is_arenas(mpijob: Object) -> bool:
 def controller_of(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The owner that controls an object (apimachinery, metav1.GetControllerOf), if any."""
     owners = thing["metadata"].get("ownerReferences") or ()
-    return next((one for one in owners if one.get("controller") is True), None)
+    return next((owner for owner in owners if owner.get("controller") is True), None)
 
 
 def is_owned(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
     """Whether an object is deleted together with a job."""
     uid = mpijob["metadata"]["uid"]
-    return any(one.get("uid") == uid for one in thing["metadata"].get("ownerReferences") or ())
+    return any(owner.get("uid") == uid for owner in thing["metadata"].get("ownerReferences") or ())
 
 
 def is_namesakes(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
     """Whether an object is owned by an earlier or later job of the same kind and name."""
     job = mpijob["metadata"]
     return any(
-        one.get("kind") == mpijob["kind"]
-        and one.get("name") == job["name"]
-        and one.get("uid") != job["uid"]
-        for one in thing["metadata"].get("ownerReferences") or ()
+        owner.get("kind") == mpijob["kind"]
+        and owner.get("name") == job["name"]
+        and owner.get("uid") != job["uid"]
+        for owner in thing["metadata"].get("ownerReferences") or ()
     )
 
 
@@ -140,20 +144,27 @@ def belongs(
     return _created(pod) >= _created(mpijob)
 
 
-def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Collection[str]) -> bool:
-    """Whether an event is about a job of this name, or about an object made for it.
+def events_filter(
+    name: str, created: float, uids: Collection[str]
+) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+    """A filter for a list: the events about a job of this name, and about objects made for it.
 
     `uids` are those of the job and of its pods, as far as they are known. Events of deleted objects
     match by the name and kind of what operators create, if they are not older than the job, which
     was `created` at that time (Unix seconds).
     """
-    about = subject(event)
-    if about.get("uid") in uids:
-        return True
-    if about.get("kind") not in _MADE or when(event) < created:
-        return False
-    made = rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*"
-    return re.fullmatch(made, str(about.get("name"))) is not None
+    made = re.compile(rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*")
+
+    def keep(event: dict[str, Any]) -> dict[str, Any] | None:
+        about = subject(event)
+        mine = about.get("uid") in uids or (
+            about.get("kind") in _MADE
+            and when(event) >= created
+            and made.fullmatch(str(about.get("name"))) is not None
+        )
+        return event if mine else None
+
+    return keep
 
 
 def is_about_pod(event: Object, pod: Object) -> bool:
@@ -169,16 +180,43 @@ def subject(event: Object) -> Object:
     return event.get("involvedObject") or {}
 
 
-def event_of(told: Object) -> Event:
+def event_of(event: Object) -> Event:
     """An event in the form that is shown."""
-    about = subject(told)
+    about = subject(event)
     return Event(
         source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        kind=str(told.get("type") or "Normal"),
-        when=when(told),
-        reason=str(told.get("reason") or ""),
-        message=str(told.get("message") or ""),
+        kind=str(event.get("type") or "Normal"),
+        when=when(event),
+        reason=str(event.get("reason") or ""),
+        message=str(event.get("message") or ""),
     )
+
+
+_EVENT_LIMIT = 1024
+"""The most characters of an event's message (kubernetes, pkg/apis/core/validation/events.go)."""
+
+
+def report_of(
+    mpijob: Object, *, name: str, at: str, source: str, reason: str, message: str
+) -> dict[str, Any]:
+    """An event about what a program (`source`) did to a job, at a time (RFC 3339)."""
+    meta = mpijob["metadata"]
+    about = {key: meta[key] for key in ("name", "namespace", "uid")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": meta["namespace"]},
+        "involvedObject": {"apiVersion": mpijob["apiVersion"], "kind": mpijob["kind"], **about},
+        # Warnings of a job are read as its present trouble, which this is not.
+        "type": "Normal",
+        "reason": reason,
+        "message": message[:_EVENT_LIMIT],
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+        "source": {"component": source},
+        "reportingComponent": source,
+    }
 
 
 def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
@@ -187,10 +225,10 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
     mine = sorted(pods, key=_rank)
     chief = _chief(mine)
     phase = _phase(mpijob, mine, chief)
-    instances = tuple(instance(pod, chief=pod is chief) for pod in mine)
-    spec = worker_template(mpijob).get("spec") or {}
+    instances = tuple(instance_of_pod(pod, chief=pod is chief) for pod in mine)
+    spec = worker_pod_template(mpijob).get("spec") or {}
     annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
-    code = exit_code(chief)
+    code = pod_exit_code(chief)
     if phase is Phase.SUCCEEDED and code is None:
         code = 0
     finished = seconds(status.get("completionTime"))
@@ -206,7 +244,7 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         instances=instances,
         priority=spec.get("priorityClassName") or "N/A",
         request_gpus=_requested(mpijob, annotations, instances, spec),
-        allocated_gpus=sum(one.gpus for one in instances if one.holds_gpus),
+        allocated_gpus=sum(instance.gpus for instance in instances if instance.holds_gpus),
         forecast=_forecast(mpijob, phase),
         reason=_reason(mpijob, phase, mine, chief, code),
         exit_code=code if phase.over else None,
@@ -215,10 +253,25 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         model_version=labels.get("modelVersion", ""),
         model_source=annotations.get("modelSource", ""),
         command=launcher_command(mpijob),
+        last_stop=last_stop(mpijob),
+        until=_until(mpijob, phase),
     )
 
 
-def instance(pod: Object, *, chief: bool) -> Instance:
+def _until(mpijob: Object, phase: Phase) -> float | None:
+    """When the patience of a job ends (Unix seconds), if that is why it waits; else None."""
+    forecast = _forecast(mpijob, phase)
+    cause = None if forecast is None else forecast.cause
+    if phase is not Phase.PENDING or cause is None or cause.code != CauseCode.PATIENCE:
+        return None
+    from arena_topo.manifests.requests import job_of, patience_end  # noqa: PLC0415  patient jobs alone
+
+    with contextlib.suppress(InvalidJob):
+        return patience_end(dict(mpijob), job_of(dict(mpijob)).patience)
+    return None
+
+
+def instance_of_pod(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
@@ -253,11 +306,11 @@ def instance(pod: Object, *, chief: bool) -> Instance:
 def _failed(pod: Object) -> str:
     """How a failed pod ended: `was evicted: ...`, `ended with exit code 7`."""
     status = pod.get("status") or {}
-    reason, said = status.get("reason"), str(status.get("message") or "").strip()
+    reason, message = status.get("reason"), str(status.get("message") or "").strip()
     if reason:
         how = "was evicted" if reason == "Evicted" else f"failed ({reason})"
-        return f"{how}: {said}" if said else how
-    code = exit_code(pod)
+        return f"{how}: {message}" if message else how
+    code = pod_exit_code(pod)
     return "failed" if not code else f"ended with exit code {code}{_named(pod)}"
 
 
@@ -268,27 +321,27 @@ def _named(pod: Object) -> str:
     return f" ({named})" if named not in {None, "", "Error"} else ""
 
 
-def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
+def _forecast(mpijob: Object, phase: Phase) -> PlacementForecast | None:
     """The recorded placement, without the note that another queue has not started the job yet.
 
     The note remains only while the job is QUEUING. A finished job has only its last placement, if
     any.
     """
-    found = recorded(dict(mpijob))
-    if found is not None and phase.over and not found.workers:
+    forecast = recorded_placement(dict(mpijob))
+    if forecast is not None and phase.over and not forecast.workers:
         return None
-    if found is None or phase is Phase.QUEUING:
-        return found
-    handed_over = found.cause is not None and found.cause.code == CauseCode.OTHER_QUEUE
-    return msgspec.structs.replace(found, cause=None) if handed_over else found
+    if forecast is None or phase is Phase.QUEUING:
+        return forecast
+    handed_over = forecast.cause is not None and forecast.cause.code == CauseCode.OTHER_QUEUE
+    return msgspec.structs.replace(forecast, cause=None) if handed_over else forecast
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:
     """The GPUs in a pod's annotation; None unless it has the form that arena-topo writes."""
-    said = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
-    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", said) is None:
+    text = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", text) is None:
         return None
-    return tuple(int(one) for one in said.split(","))
+    return tuple(int(index) for index in text.split(","))
 
 
 def is_launcher(pod: Object) -> bool:
@@ -299,8 +352,10 @@ def is_launcher(pod: Object) -> bool:
 
 def worker_index(pod: Object) -> int | None:
     """The worker's number: that in its name, which no operator shifts, else that in its label."""
-    found = re.search(r"-worker-([0-9]{1,10})$", pod["metadata"]["name"])
-    return whole(found[1] if found else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL))
+    match = re.search(r"-worker-([0-9]{1,10})$", pod["metadata"]["name"])
+    return parse_count(
+        match[1] if match else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL)
+    )
 
 
 def pinned_nodes(pod: Object) -> tuple[str, ...]:
@@ -310,9 +365,9 @@ def pinned_nodes(pod: Object) -> tuple[str, ...]:
     names = [
         str(value)
         for term in required.get("nodeSelectorTerms") or ()
-        for one in term.get("matchFields") or ()
-        if one.get("key") == "metadata.name"
-        for value in one.get("values") or ()
+        for field in term.get("matchFields") or ()
+        if field.get("key") == "metadata.name"
+        for value in field.get("values") or ()
     ]
     return tuple(dict.fromkeys(names))
 
@@ -342,24 +397,24 @@ def _chief(pods: Iterable[Object]) -> Object | None:
 
 def condition(thing: Object, kind: str) -> str | None:
     """The status of a condition, `True`, `False` or `Unknown`; None without the condition."""
-    found = condition_of(thing, kind)
-    return None if found is None else str(found.get("status"))
+    entry = condition_of(thing, kind)
+    return None if entry is None else str(entry.get("status"))
 
 
 def condition_of(thing: Object, kind: str) -> Object | None:
     """A condition of any object; None without a condition of this type."""
-    there = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in there if one.get("type") == kind), None)
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((entry for entry in conditions if entry.get("type") == kind), None)
 
 
 def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
     if job_over(mpijob):
-        said = (mpijob.get("status") or {}).get("launcherStatus")
-        well = said == "Succeeded" or condition(mpijob, "Succeeded") == "True"
+        launcher_status = (mpijob.get("status") or {}).get("launcherStatus")
+        well = launcher_status == "Succeeded" or condition(mpijob, "Succeeded") == "True"
         return Phase.SUCCEEDED if well else Phase.FAILED
     if queuing(mpijob, pods=bool(pods)) is not None:
         return Phase.QUEUING
-    if suspended(mpijob):
+    if is_suspended(mpijob):
         return _suspension(mpijob)
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     if chief is None or "Pending" in phases:
@@ -369,18 +424,17 @@ def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
 
 def _suspension(mpijob: Object) -> Phase:
     """The phase of a job that arena-topo suspends: it waits for GPUs, or for `resume`."""
-    forecast = recorded(dict(mpijob))
-    if forecast is not None and forecast.state in {"waiting", "placed"}:
-        return Phase.PENDING
-    return Phase.SUSPENDED
+    forecast = recorded_placement(dict(mpijob))
+    held = forecast is None or forecast.state == "held"
+    return Phase.SUSPENDED if held else Phase.PENDING
 
 
 def _requested(
     mpijob: Object, annotations: Object, instances: tuple[Instance, ...], spec: Object
 ) -> int:
-    if 0 < (asked := whole(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
+    if 0 < (asked := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
         return asked
-    if seen := sum(one.gpus for one in instances):
+    if seen := sum(instance.gpus for instance in instances):
         return seen
     described = mpijob.get("spec") or {}
     worker = (described.get("mpiReplicaSpecs") or {}).get("Worker") or described
@@ -401,7 +455,9 @@ def _reason(
         case Phase.QUEUING:
             return "a queue decides when it starts"
         case Phase.SUSPENDED:
-            return "`arena-topo resume` starts it"
+            meta = mpijob["metadata"]
+            again = command("resume", meta["name"], namespace=meta["namespace"])
+            return f"`{again}` starts it"
         case Phase.PENDING:
             return _wait(mpijob, pods, chief)
         case _:
@@ -409,9 +465,9 @@ def _reason(
 
 
 def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
-    if suspended(mpijob):
-        forecast = recorded(dict(mpijob))
-        return forecast.reason if forecast else None
+    if is_suspended(mpijob):
+        forecast = recorded_placement(dict(mpijob))
+        return (forecast.reason if forecast else None) or unknown_record(mpijob)
     waits = [why for pod in pods if (why := _waits(pod))]
     if waits:
         return waits[0] if len(waits) == 1 else f"{waits[0]} ({len(waits)} pods wait)"
@@ -420,7 +476,7 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
     if chief is None:
         return "the launcher has not been created yet"
     starting = sum((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
-    return f"{starting} of {len(pods)} pods are starting"
+    return portion(starting, len(pods), "pod", noun="is starting", many="are starting")
 
 
 def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
@@ -434,7 +490,7 @@ def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
     failed = condition_of(mpijob, "Failed") or {}
     if failed.get("status") == "True":
         words = (failed.get("message"), failed.get("reason"))
-        return next((str(one) for one in words if one), "the operator says that it failed")
+        return next((str(word) for word in words if word), "the operator says that it failed")
     return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
 
 
@@ -443,8 +499,8 @@ def _waits(pod: Object) -> str | None:
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
     if status.get("phase") == "Failed" and status.get("reason"):
-        said = str(status.get("message") or "").strip()
-        return f"{name}: {status['reason']}" + (f": {said}" if said else "")
+        text = str(status.get("message") or "").strip()
+        return f"{name}: {status['reason']}" + (f": {text}" if text else "")
     if status.get("phase") != "Pending":
         return None
     for kind in ("initContainerStatuses", "containerStatuses"):
@@ -484,13 +540,17 @@ def pod_status(pod: Object) -> str:
 def _init_status(spec: Object, status: Object) -> str | None:
     """The status while init containers run; None after that."""
     declared = spec.get("initContainers") or []
-    sidecars = {one.get("name") for one in declared if one.get("restartPolicy") == "Always"}
-    for index, one in enumerate(status.get("initContainerStatuses") or ()):
-        state = one.get("state") or {}
+    sidecars = {
+        container.get("name")
+        for container in declared
+        if container.get("restartPolicy") == "Always"
+    }
+    for index, container in enumerate(status.get("initContainerStatuses") or ()):
+        state = container.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         if ended and ended.get("exitCode") == 0:
             continue
-        if one.get("name") in sidecars and one.get("started"):
+        if container.get("name") in sidecars and container.get("started"):
             continue
         if ended:
             return "Init:" + (ended.get("reason") or _end(ended))
@@ -502,14 +562,14 @@ def _init_status(spec: Object, status: Object) -> str | None:
 
 def _main_status(pod: Object, status: Object, text: str) -> str:
     running = False
-    for one in reversed(status.get("containerStatuses") or []):
-        state = one.get("state") or {}
+    for container in reversed(status.get("containerStatuses") or []):
+        state = container.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         if waiting.get("reason"):
             text = waiting["reason"]
         elif ended:
             text = ended.get("reason") or _end(ended)
-        elif one.get("ready") and state.get("running") is not None:
+        elif container.get("ready") and state.get("running") is not None:
             running = True
     if text == "Completed" and running:
         return "Running" if condition(pod, "Ready") == "True" else "NotReady"
@@ -522,7 +582,7 @@ def _end(terminated: Object) -> str:
     return f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
-def exit_code(pod: Object | None) -> int | None:
+def pod_exit_code(pod: Object | None) -> int | None:
     """The exit code of a pod's main container: the first one's, or the first that is not 0."""
     if pod is None:
         return None
@@ -538,7 +598,7 @@ def _ends(pod: Object) -> list[Object]:
 def _states(pod: Object) -> list[Object]:
     """The states of the main containers of a pod."""
     listed = (pod.get("status") or {}).get("containerStatuses") or ()
-    return [one.get("state") or {} for one in listed]
+    return [listed_job.get("state") or {} for listed_job in listed]
 
 
 def _finish(pod: Object | None) -> float | None:
@@ -549,8 +609,8 @@ def _finish(pod: Object | None) -> float | None:
 
 
 def _changed(status: Object, phase: Phase) -> float | None:
-    said = condition_of({"status": status}, phase.value.capitalize()) or {}
-    return seconds(said.get("lastTransitionTime"))
+    condition = condition_of({"status": status}, phase.value.capitalize()) or {}
+    return seconds(condition.get("lastTransitionTime"))
 
 
 def started(mpijob: Object) -> float | None:
@@ -564,26 +624,40 @@ def started(mpijob: Object) -> float | None:
     return seconds((mpijob.get("status") or {}).get("startTime"))
 
 
+def failed_at(mpijob: Object) -> float | None:
+    """When a job failed for good because its launcher did (Unix seconds); None for any other.
+
+    Not a job whose time was over. mpi-operator adds the reason of the launcher's last pod after a
+    slash (pkg/controller/mpi_job_controller.go: updateMPIJobFailedStatus), and a worker's eviction
+    may be its last word (updateMPIJobStatus).
+    """
+    failure = condition_of(mpijob, "Failed") or {}
+    reason = str(failure.get("reason") or "").partition("/")[0]
+    if failure.get("status") != "True" or reason not in {"BackoffLimitExceeded", EVICTED}:
+        return None
+    return seconds((mpijob.get("status") or {}).get("completionTime"))
+
+
 def time_limit(mpijob: Object) -> float | None:
     """The seconds that a job may run after each start; None without a limit."""
     limit = ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("activeDeadlineSeconds")
     return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
 
 
-def runs(mpijob: Object) -> bool:
+def reports_running(mpijob: Object) -> bool:
     """Whether the operator reports that a job runs; each version has its own words for that."""
     status = mpijob.get("status") or {}
     active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
-    said = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
-    return said or bool(active)
+    reported = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
+    return reported or bool(active)
 
 
 def overran(mpijob: Object) -> bool:
     """Whether the job was ended because it exceeded its time limit."""
     failed = condition_of(mpijob, "Failed") or {}
-    said = f"{failed.get('reason')} {failed.get('message')}"
+    sentence = f"{failed.get('reason')} {failed.get('message')}"
     return failed.get("status") == "True" and (
-        DEADLINE in said or "longer than specified deadline" in said
+        DEADLINE in sentence or "longer than specified deadline" in sentence
     )
 
 
@@ -600,9 +674,9 @@ def touched(mpijob: Object) -> float:
     meta = mpijob["metadata"]
     times = [seconds(meta.get("creationTimestamp"))]
     times += [
-        seconds(one.get("time"))
-        for one in meta.get("managedFields") or ()
-        if one.get("subresource") != "status"
+        seconds(entry.get("time"))
+        for entry in meta.get("managedFields") or ()
+        if entry.get("subresource") != "status"
     ]
     return max((at for at in times if at is not None), default=0.0)
 
@@ -611,7 +685,7 @@ def _created(thing: Object) -> float:
     return seconds(thing["metadata"].get("creationTimestamp")) or 0.0
 
 
-seconds = published.moment
+seconds = published.parse_time
 
 
 def when(event: Object) -> float:

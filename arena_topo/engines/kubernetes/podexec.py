@@ -24,16 +24,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from arena_topo.clusters.objects import items, of
-from arena_topo.clusters.usage import pod_over
-from arena_topo.engines import JobStatus, console
+from arena_topo.clusters.objects import items, mapping_at
+from arena_topo.clusters.rules import pod_over
+from arena_topo.engines import JobStatus, raw_terminal
+from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
-from arena_topo.engines.kubernetes.failures import refusal
+from arena_topo.engines.kubernetes.failures import refusal_error
+from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.kubernetes.podlog import default_container
-from arena_topo.engines.kubernetes.writing import part
+from arena_topo.engines.kubernetes.transport import Rest, pending, set_socket_timeout
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
-from arena_topo.numbers import whole
+from arena_topo.numbers import parse_count
 
 if TYPE_CHECKING:
     import websocket
@@ -44,13 +46,13 @@ Object = dict[str, Any]
 
 PROTOCOL = "v5.channel.k8s.io"
 
-STDIN, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
+STDIN_CHANNEL, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
 """Channels. SIZE carries the terminal's size, CLOSED the number of a channel that has ended."""
 
 PING = 5.0
 """Seconds between two pings, which prevent proxies from closing a silent connection."""
 
-SILENCE = 61.0
+SERVER_SILENCE = 61.0
 """Seconds without any message of the server until the connection counts as lost.
 
 Both are client-go's (v0.30, tools/remotecommand/websocket.go: pingPeriod, pingReadDeadline).
@@ -61,6 +63,9 @@ _OPENING = 30.0
 
 _FAREWELL = 2.0
 """Seconds after the exit code for the server to close the connection."""
+
+_MOST = 4 << 20
+"""The limit of bytes that `execute` collects of each output; the command is a tenant's."""
 
 _PIECE = 1 << 13
 """Bytes of input in a message: Linux reports a socket as writable only if it has room for more."""
@@ -87,42 +92,47 @@ def execute(
     """Run a command and wait for its end; `timeout` (seconds) limits all of it.
 
     NotFound if the pod does not exist, AccessDenied if that is not allowed, TimedOut if the command
-    does not end, ClusterError if it cannot be started or the connection breaks.
+    does not end, ClusterError if it cannot be started, prints too much or the connection breaks.
     """
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
     if container is not None:
         query.append(("container", container))
     late = f"a command in pod {pod} did not end within {timeout:g} s"
     wrote = {STDOUT: bytearray(), STDERR: bytearray()}
+
+    def collect(channel: int, data: bytes) -> None:
+        wrote[channel].extend(data)
+        if len(wrote[channel]) > _MOST:
+            words = " ".join(command)
+            raise ClusterError(f"`{words}` in pod {pod} prints more than {_MOST >> 20} MiB")
+
     deadline = time.monotonic() + timeout
     patience = min(CONNECT_TIMEOUT, timeout)
     with _connected(api, namespace, pod, query, timeout=patience) as opened:
-        talk = _Talk(opened, deadline, late, lambda channel, data: wrote[channel].extend(data))
+        talk = _Talk(opened, deadline, late, collect)
         status = talk.run(api.access.server, pod)
-    code = exit_code(status, pod, command)
+    code = command_exit_code(status, pod, command)
     return Done(code=code, stdout=bytes(wrote[STDOUT]), stderr=bytes(wrote[STDERR]))
 
 
-def attach(
+def attach_container(
     api: Connection,
     job: JobStatus,
     instance: str,
-    command: Sequence[str],
+    request: AttachRequest,
     *,
-    container: str | None,
-    terminal: bool,
     tell: Callable[[str], None],
 ) -> int:
     """Run a command in a container of a pod on this process's streams; its exit code.
 
-    An empty command is a shell. NotFound, NotPossible, AccessDenied; ClusterError if the command
+    NotFound, NotPossible, AccessDenied; ClusterError if the command
     cannot be started or the connection breaks; TimedOut at the deadline of the connection.
     """
     space = part(job.namespace)
     pod = api.get(f"/api/v1/namespaces/{space}/pods/{part(instance)}")
-    chosen = _container(pod, container, job, tell)
-    words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
-    feeds = terminal or console.offers_input(shell=not command)
+    chosen = _container(pod, request.container, job, tell)
+    words, terminal = request.command, request.terminal
+    feeds = terminal or raw_terminal.offers_input(shell=not request.words)
     query = [*(("command", word) for word in words), ("container", chosen), ("stdout", "true")]
     query += [("stdin", "true")] if feeds else []
     # A terminal merges both outputs.
@@ -133,21 +143,21 @@ def attach(
     patience = max(0.001, min(_OPENING, api.left))
     try:
         with _connected(api, space, instance, query, timeout=patience) as opened:
-            talk = _Talk(opened, deadline, late, console.write)
-            with console.raw() if terminal else contextlib.nullcontext() as resized:
+            talk = _Talk(opened, deadline, late, raw_terminal.write)
+            with raw_terminal.raw() if terminal else contextlib.nullcontext() as resized:
                 try:
                     status = talk.run(api.access.server, instance, feeds=feeds, resized=resized)
                 except ArenaError:
                     if terminal:
                         # Messages of the program must not start in the middle of a line.
-                        console.write(console.STDOUT, b"\r\n")
+                        raw_terminal.write(raw_terminal.STDOUT, b"\r\n")
                     raise
-        return exit_code(status, instance, words)
+        return command_exit_code(status, instance, words)
     except ClusterError as error:
         if "no such file" in (error.why or "") or "not found" in (error.why or ""):
             error.hint = (
                 f"is {words[0]} in the image?"
-                if command
+                if request.words
                 else "the image has no shell: name a command that it has, after --"
             )
         raise
@@ -165,10 +175,10 @@ def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[
             hint=f"arena-topo logs {job.name} -i {name} -n {job.namespace}",
         )
     main, *others = (
-        [str(one.get("name")) for one in spec.get(kind) or ()]
+        [str(container.get("name")) for container in spec.get(kind) or ()]
         for kind in ("containers", "initContainers", "ephemeralContainers")
     )
-    known = [*main, *(one for each in others for one in each)]
+    known = [*main, *(container for each in others for container in each)]
     if wanted is not None and wanted not in known:
         raise NotFound(
             f"container {wanted} is not valid for instance {name}",
@@ -178,13 +188,13 @@ def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[
     if chosen is None:
         raise NotPossible(f"instance {name} has no containers")
     states = [
-        one.get("state") or {}
+        container_status.get("state") or {}
         for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-        for one in status.get(kind) or ()
-        if one.get("name") == chosen
+        for container_status in status.get(kind) or ()
+        if container_status.get("name") == chosen
     ]
     pending = not states and status.get("phase") == "Pending"
-    if pending or any("running" not in one for one in states):
+    if pending or any("running" not in state for state in states):
         raise NotPossible(
             f"container {chosen} of instance {name} is not running",
             why=f"the status of the pod is {pod_status(pod)}",
@@ -211,63 +221,83 @@ def _connected(
     import websocket
 
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
-    found, begun, outcome = api.access, time.monotonic(), "failed"
-    line: Any = None
+    access, begun, outcome = api.access, time.monotonic(), "failed"
+    sock: Any = None
     try:
         try:
-            line = api.dialled(timeout)
+            sock = api.dialled(timeout)
+            end = begun + timeout
             opened = websocket.create_connection(
-                f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
-                socket=line.sock,
-                header=[f"{key}: {value}" for key, value in found.sent],
+                f"ws{access.server.removeprefix('http')}{path}?{urlencode(query)}",
+                socket=_Limited(sock, lambda: end - time.monotonic()),
+                header=[f"{key}: {value}" for key, value in access.sent],
                 subprotocols=[PROTOCOL],
                 # A header of browsers, which some API servers refuse.
                 suppress_origin=True,
                 redirect_limit=0,
                 enable_multithread=False,
             )
+            opened.sock = sock
             outcome = str(opened.status)
         except websocket.WebSocketBadStatusException as error:
             outcome = str(error.status_code)
             # The required right is create on pods/exec, for every HTTP method.
             body = error.resp_body or b""
-            raise refusal("POST", path, error.status_code, None, body) from error
+            raise refusal_error("POST", path, error.status_code, None, body) from error
         except (websocket.WebSocketTimeoutException, TimeoutError) as error:
             raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
         except (websocket.WebSocketException, OSError) as error:
-            raise _broken(found.server, pod, str(error)) from error
+            raise _broken(access.server, pod, str(error)) from error
         finally:
             log("GET", path, outcome, begun)
         yield opened
     finally:
-        if line is not None:
-            line.close()
+        if sock is not None:
+            sock.close()
+
+
+class _Limited:
+    """A socket whose steps have the time that is left, for a handshake as a whole."""
+
+    def __init__(self, sock: Any, rest: Rest) -> None:
+        self._sock, self._rest = sock, rest
+
+    def recv(self, size: int) -> bytes:
+        """Receive some bytes; TimeoutError."""
+        set_socket_timeout(self._sock, self._rest)
+        data: bytes = self._sock.recv(size)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
 
 
 def _broken(server: str, pod: str, why: str) -> ClusterError:
     return ClusterError(f"{server} broke the connection to pod {pod}", why=why or None)
 
 
-def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
+def command_exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
     """The exit code in a Status; ClusterError if the command did not run to its end."""
     try:
-        said = json.loads(status)
+        document = json.loads(status)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        document = None
+    if not isinstance(document, dict):
         raise ClusterError(f"the connection to pod {pod} ended before `{' '.join(command)}` did")
-    if said.get("status") == "Success":
+    if document.get("status") == "Success":
         return 0
-    if said.get("reason") == "NonZeroExitCode":
+    if document.get("reason") == "NonZeroExitCode":
         # A Status without an integer code has none.
         with contextlib.suppress(TypeError):
-            for cause in items(of(said, "details"), "causes"):
-                code = whole(cause.get("message")) if cause.get("reason") == "ExitCode" else None
+            for cause in items(mapping_at(document, "details"), "causes"):
+                code = (
+                    parse_count(cause.get("message")) if cause.get("reason") == "ExitCode" else None
+                )
                 if code is not None:
                     return code
     raise ClusterError(
         f"`{' '.join(command)}` cannot be run in pod {pod}",
-        why=str(said.get("message") or said.get("reason") or "") or None,
+        why=str(document.get("message") or document.get("reason") or "") or None,
     )
 
 
@@ -304,7 +334,7 @@ class _Talk:
 
     def _converse(self, *, feeds: bool, resized: int | None) -> None:
         sock: Any = self._opened.sock
-        self._opened.settimeout(max(0.001, min(SILENCE, self._deadline - self._heard)))
+        self._opened.settimeout(max(0.001, min(SERVER_SILENCE, self._deadline - self._heard)))
         if resized is not None:
             self._resize()
         while (now := time.monotonic()) < self._ended:
@@ -312,16 +342,16 @@ class _Talk:
                 break
             reads: list[Any] = [sock] if resized is None else [sock, resized]
             if feeds and not self._waiting:
-                reads.append(console.STDIN)
+                reads.append(raw_terminal.STDIN_FD)
             writes = [sock] if self._waiting else []
             patience = min(self._pinged + PING, self._deadline, self._ended) - now
-            buffered = _buffered(sock)
-            ready, free, _ = select.select(reads, writes, [], 0 if buffered else max(0, patience))
+            buffered = pending(sock)
+            ready, free = _ready(reads, writes, 0 if buffered else max(0, patience))
             if resized in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(resized or 0, _PIECE)
                 self._resize()
-            if console.STDIN in ready:
+            if raw_terminal.STDIN_FD in ready:
                 feeds = self._feed()
             if free:
                 feeds = self._send() and feeds
@@ -371,18 +401,18 @@ class _Talk:
     def _feed(self) -> bool:
         """Send the input that was typed or piped, or its end; whether more may come."""
         try:
-            data = os.read(console.STDIN, _PIECE)
+            data = os.read(raw_terminal.STDIN_FD, _PIECE)
         except BlockingIOError:
             return True
         except OSError:
             # The terminal was closed.
             data = b""
-        self._say(STDIN if data else CLOSED, data or bytes([STDIN]))
+        self._say(STDIN_CHANNEL if data else CLOSED, data or bytes([STDIN_CHANNEL]))
         return bool(data)
 
     def _resize(self) -> None:
         with contextlib.suppress(OSError):
-            now = console.size()
+            now = raw_terminal.terminal_size()
             if now != self._size:
                 self._size = now
                 self._say(SIZE, json.dumps({"Width": now[0], "Height": now[1]}).encode())
@@ -393,8 +423,8 @@ class _Talk:
 
         if now >= self._deadline:
             raise TimedOut(self._late)
-        if now - self._heard > SILENCE:
-            self._why = f"silent for {SILENCE:g} s"
+        if now - self._heard > SERVER_SILENCE:
+            self._why = f"silent for {SERVER_SILENCE:g} s"
             return False
         if now - self._pinged >= PING:
             self._pinged = now
@@ -403,10 +433,27 @@ class _Talk:
         return True
 
 
-def _buffered(sock: Any) -> bool:
-    """Whether data has arrived that `select` does not report: the rest of a TLS record.
+def _ready(
+    reads: Sequence[Any], writes: Sequence[Any], seconds: float
+) -> tuple[list[Any], list[Any]]:
+    """Which of the files can be read, and which written, within so many seconds, or have ended.
 
-    For TLS within TLS urllib3 buffers the inner part itself.
+    Unlike `select.select` it takes descriptors above 1,023.
     """
-    inner, outer = getattr(sock, "sslobj", sock), getattr(sock, "incoming", None)
-    return bool(getattr(inner, "pending", int)() or (outer is not None and outer.pending))
+    poll, wanted = select.poll(), dict.fromkeys(writes, select.POLLOUT)
+    for descriptor in reads:
+        wanted[descriptor] = wanted.get(descriptor, 0) | select.POLLIN
+    for descriptor, events in wanted.items():
+        poll.register(descriptor, events)
+    seen = dict(poll.poll(math.ceil(seconds * 1000)))
+
+    def which(files: Sequence[Any], event: int) -> list[Any]:
+        """Those with this event, or with an error or an end, which no file asks for."""
+        others = ~(select.POLLIN | select.POLLOUT)
+        return [
+            file
+            for file in files
+            if seen.get(file if isinstance(file, int) else file.fileno(), 0) & (event | others)
+        ]
+
+    return which(reads, select.POLLIN), which(writes, select.POLLOUT)

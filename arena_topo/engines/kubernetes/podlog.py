@@ -6,23 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters.usage import pod_over
+from arena_topo.clusters.rules import pod_over
 from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.lines import LogOptions, Source
-from arena_topo.errors import ArenaError, ClusterError, NotFound
+from arena_topo.errors import BAD_REQUEST, ArenaError, ClusterError, NotFound
 
 Object = dict[str, Any]
 
 MAIN_CONTAINER = "mpi"
 """The name of the main container, as arena and the training operator create it."""
 
-_BAD_REQUEST = 400
-_OVERLOADED = 429
-_SERVER_ERRORS = 500
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class ContainerView:
     """The state of a container, as its pod's status says.
 
     `run` is the number of its restarts; `over`: that run has ended; `final`: there will be no other
@@ -44,7 +40,9 @@ def slim(pod: Object) -> Object:
     return {
         "metadata": {key: meta.get(key) for key in ("name", "uid", "labels", "annotations")},
         "spec": {
-            "containers": [{"name": one.get("name")} for one in spec.get("containers") or ()],
+            "containers": [
+                {"name": container.get("name")} for container in spec.get("containers") or ()
+            ],
             "restartPolicy": spec.get("restartPolicy"),
         },
         "status": {
@@ -54,32 +52,37 @@ def slim(pod: Object) -> Object:
     }
 
 
-def sight(pod: Object, container: str) -> Sight:
+def sight(pod: Object, container: str) -> ContainerView:
     """The state of a container, by the rules of the kubelet that chooses the run to serve."""
     status = pod.get("status") or {}
     inits, mains = status.get("initContainerStatuses") or (), status.get("containerStatuses") or ()
-    one: Object = next((one for one in (*inits, *mains) if one.get("name") == container), {})
-    state, before = one.get("state") or {}, (one.get("lastState") or {}).get("terminated")
+    container_status: Object = next(
+        (candidate for candidate in (*inits, *mains) if candidate.get("name") == container), {}
+    )
+    state, before = (
+        container_status.get("state") or {},
+        (container_status.get("lastState") or {}).get("terminated"),
+    )
     ended = state.get("terminated")
     policy = (pod.get("spec") or {}).get("restartPolicy") or "Always"
     stays = ended is not None and (
         policy == "Never"
-        or (ended.get("exitCode") == 0 and (policy == "OnFailure" or one in inits))
+        or (ended.get("exitCode") == 0 and (policy == "OnFailure" or container_status in inits))
     )
     running = state.get("running")
     # Between two runs the last run can be read.
-    told = running or ended or before or {}
-    return Sight(
-        run=int(one.get("restartCount") or 0),
+    state_now = running or ended or before or {}
+    return ContainerView(
+        run=int(container_status.get("restartCount") or 0),
         readable=running is not None or ended is not None or before is not None,
         over=running is None,
         final=pod_over(pod) or stays,
-        begun=seconds(told.get("startedAt")) or 0.0,
+        begun=seconds(state_now.get("startedAt")) or 0.0,
         begun_before=seconds((before or {}).get("startedAt")) or 0.0,
     )
 
 
-def cut(options: LogOptions) -> dict[str, str]:
+def since_parameters(options: LogOptions) -> dict[str, str]:
     """The parameters that leave out the beginning of a log."""
     query = {
         "tailLines": None if options.tail is None else str(options.tail),
@@ -92,18 +95,20 @@ def cut(options: LogOptions) -> dict[str, str]:
 def main_container(pod: Object) -> str | None:
     """The container whose log is wanted: a running or failed init container, else the main one."""
     status = pod.get("status") or {}
-    for one in status.get("initContainerStatuses") or ():
-        state = one.get("state") or {}
-        if "running" in state and not one.get("started"):
-            return str(one["name"])
+    for container in status.get("initContainerStatuses") or ():
+        state = container.get("state") or {}
+        if "running" in state and not container.get("started"):
+            return str(container["name"])
         if (state.get("terminated") or {}).get("exitCode"):
-            return str(one["name"])
+            return str(container["name"])
     return default_container(pod)
 
 
 def default_container(pod: Object) -> str | None:
     """The main container: the annotated one, else arena's, else the first; None without any."""
-    names = [str(one.get("name")) for one in (pod.get("spec") or {}).get("containers") or ()]
+    names = [
+        str(container.get("name")) for container in (pod.get("spec") or {}).get("containers") or ()
+    ]
     annotations = pod["metadata"].get("annotations") or {}
     chosen = annotations.get("kubectl.kubernetes.io/default-container")
     if chosen in names:
@@ -115,7 +120,7 @@ def too_early(error: ArenaError) -> bool:
     """Whether the kubelet says that it is too early: no node yet, or no container yet."""
     return (
         isinstance(error, ClusterError)
-        and error.status == _BAD_REQUEST
+        and error.status == BAD_REQUEST
         and re.search(r"waiting to start|host assigned", error.message) is not None
     )
 
@@ -142,14 +147,6 @@ def no_previous(error: ArenaError) -> bool:
     """Whether the kubelet says that a container has no earlier run."""
     return (
         isinstance(error, ClusterError)
-        and error.status == _BAD_REQUEST
+        and error.status == BAD_REQUEST
         and re.search(r"previous terminated container .* not found", error.message) is not None
     )
-
-
-def passes(error: ArenaError) -> bool:
-    """Whether a failure is temporary: the server or the network restarts."""
-    if isinstance(error, NotFound):
-        return False
-    status = error.status if isinstance(error, ClusterError) else None
-    return status is None or status == _OVERLOADED or status >= _SERVER_ERRORS

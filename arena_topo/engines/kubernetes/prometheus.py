@@ -2,7 +2,8 @@
 
 It is found as in arena (v0.15.5, pkg/prometheus/query.go): by the given address (PROMETHEUS_ADDRESS
 or a setting), else by the labels of its service, reached through the API server's proxy. After
-arena's three labels come those of the Prometheus operator and of the community's chart.
+arena's three labels come those of the Prometheus operator and of the community's chart. Unlike in
+arena a service of `PROMETHEUS_NAMESPACES` comes before any other.
 
 Two exporters are known: arena's own (`nvidia_gpu_*`, of kubernetes-artifacts/prometheus in
 kubeflow/arena) and NVIDIA's dcgm-exporter (`DCGM_FI_DEV_*`, etc/default-counters.csv there). Their
@@ -17,9 +18,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.failures import parsed, refusal
+from arena_topo.engines.kubernetes.failures import parsed, refusal_error
 from arena_topo.engines.kubernetes.kubeconfig import (
     Access,
     basic,
@@ -27,13 +30,13 @@ from arena_topo.engines.kubernetes.kubeconfig import (
     proxy_of_environment,
 )
 from arena_topo.engines.metrics import MIB, GpuSample
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError
+from arena_topo.errors import REDIRECT, AccessDenied, ArenaError, ClusterError
 from arena_topo.escaping import brief
 
-ADDRESS, TOKEN = "PROMETHEUS_ADDRESS", "PROMETHEUS_TOKEN"
+ADDRESS_VARIABLE, TOKEN = "PROMETHEUS_ADDRESS", "PROMETHEUS_TOKEN"
 """Environment variables that arena reads too."""
 
-PATIENCE = 2.0
+PROMETHEUS_TIMEOUT = 2.0
 """The timeout of a Prometheus in seconds."""
 
 SERVICES = (
@@ -44,6 +47,13 @@ SERVICES = (
     ("app.kubernetes.io/name=prometheus,app.kubernetes.io/component=server", 80),
 )
 """Labels of services in front of a Prometheus, and their port, best first."""
+
+PROMETHEUS_NAMESPACES = (
+    *("kube-system", "monitoring", "prometheus", "observability", "arena-system", "arms-prom"),
+    *("gpu-operator", "cattle-monitoring-system", "openshift-monitoring"),
+)
+"""Namespaces in which administrators install a Prometheus. Whoever may create a service in another
+namespace may call it a Prometheus."""
 
 SERIES: Mapping[str, float] = {
     "nvidia_gpu_duty_cycle": 1.0,
@@ -81,18 +91,25 @@ _BYTES = float(1 << 50)
 """An upper limit of the memory of a GPU in bytes: thousands of times that of today's GPUs."""
 
 _PATH = "/api/v1/query"
-_NOT_OK = 300
+
+
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a Prometheus is asked; `doubt`: why its answers may not be the cluster's."""
+
+    api: Connection
+    path: str
+    doubt: str = ""
 
 
 class Prometheus:
     """The source of metrics of one cluster's GPUs. The result of the search for it is cached.
 
-    `gpus` gives up after `PATIENCE` seconds without an answer.
+    `gpus` gives up after `PROMETHEUS_TIMEOUT` seconds without an answer.
     """
 
     def __init__(self, api: Connection, options: Options) -> None:
         self._api, self._options = api, options
-        self._found: tuple[tuple[Connection, str] | None] | None = None
+        self._found: tuple[_Source | None] | None = None
 
     def gpus(
         self,
@@ -108,47 +125,59 @@ class Prometheus:
         try:
             if self._found is None:
                 self._found = (self._look(),)
-            [found] = self._found
-            if found is None:
+            [service] = self._found
+            if service is None:
                 tell(
                     "no Prometheus was found that could say what GPUs do; if there is one,"
-                    f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
+                    f" set {ADDRESS_VARIABLE}, or label its service {SERVICES[1][0]}"
                 )
                 return ()
-            return samples(self._vector(*found, query(pods)), namespace=namespace)
+            series = self._vector(service.api, service.path, query(pods))
+            if service.doubt:
+                tell(service.doubt)
+            return samples(series, namespace=namespace)
         except ArenaError as error:
             # It may have moved.
             self._found = None
             more = f": {error.why}" if error.why else ""
             if isinstance(error, AccessDenied):
-                more = f"; set {ADDRESS} to ask Prometheus itself"
+                more = f"; set {ADDRESS_VARIABLE} to ask Prometheus itself"
             tell(f"what GPUs do is not known: {error.message}{more}")
         return ()
 
-    def _look(self) -> tuple[Connection, str] | None:
-        """The connection and the path of a Prometheus; None if no service looks like one."""
-        if address := self._options.prometheus_address or os.environ.get(ADDRESS):
-            return Connection(self._options, _at(address)), _PATH
+    def _look(self) -> _Source | None:
+        """Where a Prometheus is; None if no service looks like one."""
+        if address := self._options.prometheus_address or os.environ.get(ADDRESS_VARIABLE):
+            return _Source(api=Connection(self._options, _at(address)), path=_PATH)
+        foreign: _Source | None = None
         for labels, port in SERVICES:
             for service in self._api.collect("/api/v1/services", labelSelector=labels):
                 meta = service["metadata"]
-                return self._api, (
-                    f"/api/v1/namespaces/{meta.get('namespace')}/services"
-                    f"/http:{meta['name']}:{_port(service, port)}/proxy{_PATH}"
+                name, space = meta["name"], meta.get("namespace")
+                path = (
+                    f"/api/v1/namespaces/{space}/services"
+                    f"/http:{name}:{_port(service, port)}/proxy{_PATH}"
                 )
-        return None
+                if space in PROMETHEUS_NAMESPACES:
+                    return _Source(api=self._api, path=path)
+                doubt = (
+                    f"the load of GPUs is from service {name} of namespace {space}; set"
+                    f" {ADDRESS_VARIABLE} if that is not the cluster's Prometheus"
+                )
+                foreign = foreign or _Source(api=self._api, path=path, doubt=doubt)
+        return foreign
 
     def _vector(self, api: Connection, path: str, asked: str) -> list[Any]:
-        response, data = api.answer("GET", path, {"query": asked}, patience=PATIENCE)
-        if response.status >= _NOT_OK:
+        response, data = api.answer("GET", path, {"query": asked}, patience=PROMETHEUS_TIMEOUT)
+        if response.status >= REDIRECT:
             if api is self._api:
-                raise refusal("GET", path, response.status, response.reason, data)
-            said = f"{response.status} {response.reason or ''}".rstrip()
-            raise ClusterError(f"{api.access.server} answers {said}")
+                raise refusal_error("GET", path, response.status, response.reason, data)
+            status_line = f"{response.status} {response.reason or ''}".rstrip()
+            raise ClusterError(f"{api.access.server} answers {status_line}")
         answer = parsed(data)
-        told = answer.get("data") if isinstance(answer, dict) else None
-        if isinstance(told, dict) and isinstance(told.get("result"), list):
-            return list(told["result"])
+        answer_data = answer.get("data") if isinstance(answer, dict) else None
+        if isinstance(answer_data, dict) and isinstance(answer_data.get("result"), list):
+            return list(answer_data["result"])
         why = answer.get("error") if isinstance(answer, dict) else None
         raise ClusterError("Prometheus gave no samples", why=brief(str(why)) if why else None)
 
@@ -158,7 +187,9 @@ def _at(address: str) -> Access:
     try:
         bare, login = parted(address)
     except ValueError:
-        raise ClusterError(f"{ADDRESS} is no address such as http://10.0.0.1:9090") from None
+        raise ClusterError(
+            f"{ADDRESS_VARIABLE} is no address such as http://10.0.0.1:9090"
+        ) from None
     headers = {"authorization": basic(login)} if login else {}
     if token := os.environ.get(TOKEN, "").strip():
         headers = {"authorization": f"Bearer {token}"}
@@ -169,10 +200,10 @@ def _at(address: str) -> Access:
 def _port(service: Mapping[str, Any], usual: int) -> int:
     """The port of a service for queries: the usual one, else one for the web, else any."""
     listed = (service.get("spec") or {}).get("ports") or ()
-    ports = [one for one in listed if isinstance(one.get("port"), int)]
-    if not ports or any(one["port"] == usual for one in ports):
+    ports = [listed_job for listed_job in listed if isinstance(listed_job.get("port"), int)]
+    if not ports or any(port["port"] == usual for port in ports):
         return usual
-    web = [one for one in ports if one.get("name") in ("web", "http", "http-web")]
+    web = [port for port in ports if port.get("name") in ("web", "http", "http-web")]
     return int((web or ports)[0]["port"])
 
 
@@ -196,20 +227,22 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
     exporters measure, or one that several jobs of Prometheus scrape, counts once, identified by its
     uuid, or without one by node and index. The memory of its parts (MIG) adds up.
     """
-    told = list(_readable(results))
-    uuids = {_place(labels): uuid for labels, _ in told if (uuid := _first(labels, _UUID_LABELS))}
-    found: dict[tuple[object, str, str], dict[str, dict[object, float]]] = {}
+    readable = list(_readable(results))
+    uuids = {
+        _place(labels): uuid for labels, _ in readable if (uuid := _first(labels, _UUID_LABELS))
+    }
+    readings: dict[tuple[object, str, str], dict[str, dict[object, float]]] = {}
     named: dict[object, Mapping[str, str]] = {}
-    for labels, value in told:
+    for labels, value in readable:
         place = _place(labels)
         gpu = _first(labels, _UUID_LABELS) or uuids.get(place) or place
         part = tuple(labels.get(name, "") for name in _PARTS)
-        parts = found.setdefault((gpu, *_holder(labels)), {}).setdefault(labels["__name__"], {})
+        parts = readings.setdefault((gpu, *_holder(labels)), {}).setdefault(labels["__name__"], {})
         parts[part] = max(parts.get(part, 0.0), value)
         named[gpu] = min(named.get(gpu, labels), labels, key=_rank)
-    held = {gpu for gpu, _, pod in found if pod}
+    held = {gpu for gpu, _, pod in readings if pod}
     shown: dict[tuple[str, int, str, str], GpuSample] = {}
-    for (who, space, pod), values in found.items():
+    for (who, space, pod), values in readings.items():
         # Not every exporter knows the pod of a GPU: a sample with a pod replaces one without.
         if (not pod and who in held) or (namespace is not None and space not in {"", namespace}):
             continue
@@ -217,7 +250,7 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
         uuid = who if isinstance(who, str) else ""
         sample = _sample(values, node=node, index=index, namespace=space, pod=pod, uuid=uuid)
         shown.setdefault((node, index, space, pod), sample)
-    return tuple(one for _, one in sorted(shown.items()))
+    return tuple(sample for _, sample in sorted(shown.items()))
 
 
 def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSample:
@@ -226,8 +259,8 @@ def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSa
     def first(*names: str) -> float | None:
         for name in names:
             if name in values:
-                found = (max if _is_share(name) else sum)(values[name].values())
-                return found if found <= _BYTES else None
+                reading = (max if _is_share(name) else sum)(values[name].values())
+                return reading if reading <= _BYTES else None
         return None
 
     used, free = first("DCGM_FI_DEV_FB_USED"), first("DCGM_FI_DEV_FB_FREE")
@@ -244,11 +277,13 @@ def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSa
 
 def _readable(results: Iterable[Any]) -> Iterator[tuple[dict[str, str], float]]:
     """The labels and values, in percent or bytes, of the valid series."""
-    for one in results:
+    for result in results:
         try:
-            labels = {name: text for name, text in one["metric"].items() if isinstance(text, str)}
+            labels = {
+                name: text for name, text in result["metric"].items() if isinstance(text, str)
+            }
             name = labels["__name__"]
-            value = float(one["value"][1]) * SERIES[name]
+            value = float(result["value"][1]) * SERIES[name]
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue
         most = _PERCENT if _is_share(name) else _BYTES

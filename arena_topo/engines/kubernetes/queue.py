@@ -9,44 +9,76 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from arena_topo.clusters.queues import suspended, suspender
-from arena_topo.clusters.records import Record, Unread, record
+from arena_topo.clusters.queues import is_suspended, suspender
+from arena_topo.clusters.records import NodeRecord, Record, Unread, record
+from arena_topo.clusters.rules import job_over
 from arena_topo.engines.kubernetes import lease
-from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
+from arena_topo.engines.kubernetes.binding_probe import allowed
 from arena_topo.engines.kubernetes.failures import unsure
-from arena_topo.engines.kubernetes.lease import Lease
-from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
-from arena_topo.engines.kubernetes.queued import Snapshot, moment, priority_values, queued
-from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
-from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
-from arena_topo.engines.kubernetes.watching import Cache
-from arena_topo.engines.kubernetes.writing import (
+from arena_topo.engines.kubernetes.job_writer import (
     Writer,
     deletion,
-    missing,
+    missing_config_maps,
     part,
-    unless_overtaken,
 )
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
+from arena_topo.engines.kubernetes.jobs import Jobs
+from arena_topo.engines.kubernetes.lease import Lease
+from arena_topo.engines.kubernetes.mpijob import (
+    belongs,
+    condition_of,
+    controller_of,
+    events_filter,
+    is_owned,
+    report_of,
+    when,
+)
+from arena_topo.engines.kubernetes.queued import (
+    Snapshot,
+    failed,
+    parse_time,
+    priority_values,
+    queued,
+    written,
+)
+from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, ObjectList, joined
+from arena_topo.engines.kubernetes.watch_cache import ClusterCache
+from arena_topo.engines.write_conflict import unless_overtaken
+from arena_topo.errors import (
+    CONFLICT,
+    INVALID,
+    SERVER_ERROR,
+    AccessDenied,
+    ArenaError,
+    ClusterError,
+    NotFound,
+    TimedOut,
+    command,
+)
+from arena_topo.manifests import (
+    FORMAT_ANNOTATION,
+    RESERVED_ANNOTATION,
+    STATE,
+    Manifest,
+    Mechanisms,
+    Plan,
+    patches,
+    pins,
+    reserves,
+)
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.topology import Cluster
 
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.engine import KubernetesBackend
-
 Object = dict[str, Any]
-
-SERVER_ERROR = 500
-"""HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
 
 _STORM = 30.0
 """Seconds for which a patch is retried that conflicts with the writes of others."""
@@ -58,6 +90,9 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 """The server's message for a JSON patch with a failed test, and for nothing else (apimachinery,
 errors.NewGenericServerResponse for 422)."""
 
+REVIVING = (("patch", "mpijobs/status", "kubeflow.org"), ("delete", "jobs", "batch"))
+"""The rights by which a failed job is revived: verb, resource, group."""
+
 _LIFE = 60.0
 """Seconds without a renewal after which a Lease has expired."""
 
@@ -68,11 +103,11 @@ class Queue(Writer):
     `read` and `gangs` read the cluster each time, or, after `watch`, a cache.
     """
 
-    def __init__(self, engine: KubernetesBackend) -> None:
-        super().__init__(engine.api, engine.api_version)
-        self._engine = engine
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__(jobs.api, jobs.api_version)
+        self._jobs = jobs
         self._priorities: dict[str, int] | None = None
-        self._cache: Cache | None = None
+        self._cache: ClusterCache | None = None
         self._last: tuple[int, Snapshot] | None = None
         # The controller of an object never changes.
         self._controller = lru_cache(maxsize=4096)(self._controller_of)
@@ -84,13 +119,13 @@ class Queue(Writer):
 
     def api_version(self) -> ApiVersion:
         """The MPIJob version that is served."""
-        return self._engine.api_version()
+        return self._jobs.api_version()
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Read from a cache from now on; its threads call `changed` after each change."""
         if self._cache is None:
-            sources = (*self._engine.sources, _PRIORITIES)
-            self._cache = Cache(self._api, sources, _kept, changed)
+            sources = (*self._jobs.sources, _PRIORITIES)
+            self._cache = ClusterCache(self._api, sources, _kept, changed)
 
     def unwatch(self) -> None:
         """Stop the threads of the cache."""
@@ -119,12 +154,12 @@ class Queue(Writer):
 
     def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
         """Everything from lists that are read now; `query` is for the list of MPIJobs."""
-        sources = self._engine.sources
+        sources = self._jobs.sources
         return self._snapshot_of(
-            sources.answers({"MPIJob": lambda one: sources.read(one, _whole_job, **query)})
+            sources.answers({"MPIJob": lambda source: sources.read(source, _whole_job, **query)})
         )
 
-    def _remembered(self, cache: Cache) -> Snapshot:
+    def _remembered(self, cache: ClusterCache) -> Snapshot:
         """Everything from the cache; ClusterError if that may be out of date."""
         answers: Answers = []
         self._priorities = {}
@@ -143,20 +178,24 @@ class Queue(Writer):
     def _snapshot_of(self, answers: Answers) -> Snapshot:
         """The snapshot of all lists."""
         jobs: list[Object | Record | Unread] | None = None
-        told: Answers = []
+        collected: Answers = []
         for source, answer in answers:
             if source.kind == "MPIJob" and not isinstance(answer, ArenaError):
                 jobs = answer
-                told.append((source, _records(answer)))
+                collected.append((source, _records(answer)))
             else:
-                told.append((source, answer))
-        objects, unread = joined(told)
-        ours = [one for one in jobs or () if isinstance(one, dict) and queued(one, {}) is not None]
+                collected.append((source, answer))
+        objects, unread = joined(collected)
+        whole = [job for job in jobs or () if isinstance(job, dict)]
+        ours = [mpijob for mpijob in whole if queued(mpijob, {}) is not None]
         # Priorities matter only to gangs that wait, and to those that come after them.
         priorities = self._values() if any(map(_waits, ours)) else {}
-        known = (queued(one, priorities) for one in ours)
+        known = (queued(mpijob, priorities) for mpijob in ours)
         made = Snapshot(
-            jobs=tuple(one for one in known if one is not None),
+            jobs=tuple(job for job in known if job is not None),
+            failed=tuple(
+                job for mpijob in whole if job_over(mpijob) and (job := failed(mpijob)) is not None
+            ),
             now=self.now(),
             objects=tuple(objects),
             see=self._looks(unread),
@@ -175,14 +214,14 @@ class Queue(Writer):
         A controller needs one for every job, and most are alike.
         """
         known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
-        reader = self._engine.reader()
+        reader = self._jobs.sources.reader()
 
         def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
             key = tuple(map(id, chosen))
             if key not in known:
                 # The objects are stored too, so that their ids are never used again.
-                known[key] = self._engine.seen(chosen, unread, reader), chosen
+                known[key] = self._jobs.sources.seen(chosen, unread, reader), chosen
             return known[key][0]
 
         return see
@@ -191,10 +230,11 @@ class Queue(Writer):
         """The pods that these MPIJobs control, by namespace and name of the job.
 
         A pod that only has the name of a job in its labels is not among them. From the cache a pod
-        has its metadata and status, and of its spec only the node's name, unless it is gated.
+        has its metadata and status, and of its spec only the node's name and the tolerations,
+        unless it is gated.
         """
-        known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
-        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        known = {(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs}
+        pods_by_job: dict[tuple[str, str], list[Object]] = defaultdict(list)
         denied = False
 
         def controller_uid(namespace: str, owner: Mapping[str, Any]) -> str | None:
@@ -212,8 +252,8 @@ class Queue(Writer):
             meta = pod["metadata"]
             key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
             if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
-                found[key].append(pod)
-        return found
+                pods_by_job[key].append(pod)
+        return pods_by_job
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
         """The uid of the controller of a batch Job; None without one."""
@@ -233,12 +273,48 @@ class Queue(Writer):
                 return [pod for _, pod in answer if pod is not None]
         return []
 
-    def unavailable(self, node: str) -> str | None:
-        """Why no pod can be placed on a node now, in a word; None if one can."""
-        found = self._api.find(f"/api/v1/nodes/{part(node)}")
-        if found is None:
-            return "gone"
-        return self._engine.seen([record("Node", found)], []).nodes[0].unavailable
+    def departed(self, stored: Mapping[str, Any]) -> list[Object]:
+        """The pods of a job that were deleted a moment ago, as they were seen last, if watched."""
+        if self._cache is None:
+            return []
+        pods = (pod for _, pod in self._cache.departed("Pod"))
+        return [pod for pod in pods if pod is not None and is_owned(pod, stored)]
+
+    def unrevivable(self) -> list[str]:
+        """The rights that the caller lacks to revive failed jobs, such as `delete jobs`."""
+        return [
+            f"{verb} {resource}"
+            for verb, resource, group in REVIVING
+            if not allowed(self._api, verb, resource, group=group)
+        ]
+
+    def revive(self, stored: Mapping[str, Any]) -> bool:
+        """Remove the failure of a suspended job from its status, so that it can start again.
+
+        False if the job has changed since it was read, or its launcher is not deleted yet.
+        """
+        meta = stored["metadata"]
+        name = f"{meta['name']}-launcher"
+        path = f"/apis/batch/v1/namespaces/{part(meta['namespace'])}/jobs/{part(name)}"
+        launcher = self._api.find(path)
+        if (
+            launcher is not None
+            and (condition_of(launcher, "Failed") or {}).get("status") == "True"
+        ):
+            if (controller_of(launcher) or {}).get("uid") != meta["uid"]:
+                return False
+            # While it exists, the operator concludes from it that the MPIJob has failed.
+            with unless_overtaken():
+                self._api.delete(path, deletion(uid=launcher["metadata"]["uid"]))
+            if self._api.find(path) is not None:
+                return False
+        return self.change(stored, patches.reviving(stored), sub="/status") is not None
+
+    def node(self, name: str) -> NodeRecord | None:
+        """A node as it is now; None if it does not exist."""
+        answer = self._api.find(f"/api/v1/nodes/{part(name)}")
+        node = None if answer is None else record("Node", answer)
+        return node if isinstance(node, NodeRecord) else None
 
     def force_delete(self, pod: Mapping[str, Any]) -> None:
         """Delete at once a terminating pod on a machine that does not answer.
@@ -252,44 +328,53 @@ class Queue(Writer):
             self._api.delete(
                 path, {**deletion(), "preconditions": exactly, "gracePeriodSeconds": 0}
             )
+            if meta.get("finalizers"):
+                # The Job of a launcher lets go of it only once it has failed, which its kubelet
+                # would report.
+                failed = {"metadata": {"uid": meta["uid"]}, "status": {"phase": "Failed"}}
+                self._api.patch(f"{path}/status", failed, "merge")
 
     def lease(self, identity: str) -> Lease:
-        """The Lease of the controller of this identity."""
-        return Lease(self._api, identity)
+        """The Lease of the controller of this identity, with the rights that it lacks."""
+        lacks = []
+        with contextlib.suppress(ArenaError):
+            lacks = [] if allowed(self._api, "create", "events") else ["create events"]
+            lacks += self.unrevivable()
+        return Lease(self._api, identity, lacks=lacks)
 
     def publish_view(self, cluster: Cluster, *, now: float) -> None:
         """Publish what is free at `now` (Unix seconds), for users who may not read the cluster."""
         from arena_topo.clusters import view  # noqa: PLC0415  only the controller
 
-        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps"
+        path = f"/api/v1/namespaces/{view.VIEW_NAMESPACE}/configmaps"
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": view.NAME, "namespace": view.NAMESPACE},
+            "metadata": {"name": view.VIEW_NAME, "namespace": view.VIEW_NAMESPACE},
             **view.encode(cluster, observed_at=now),
         }
         try:
-            self._api.put(f"{path}/{view.NAME}", body)
+            self._api.put(f"{path}/{view.VIEW_NAME}", body)
         except NotFound:
             self._api.post(path, body)
 
     def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Copy the agents' reports into ACK's namespace, if they have changed."""
-        from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  only the controller
+        from arena_topo.engines.kubernetes import topology_report  # noqa: PLC0415  only the controller
 
         seen = None
         if self._cache is not None:
             answers = self._cache.answers()
             seen = [answer for source, answer in answers if source.kind == "ConfigMap"]
         if seen is None or seen != self._mirrored:
-            publishing.mirror(self._api, tell)
+            topology_report.mirror(self._api, tell)
             self._mirrored = seen
 
     def _values(self) -> dict[str, int]:
         """The value of each PriorityClass; empty if they may not be listed."""
         if self._priorities is None:
             try:
-                listed = self._engine.sources.read(_PRIORITIES, _value)
+                listed = self._jobs.sources.read(_PRIORITIES, _value)
             except (AccessDenied, NotFound):
                 listed = []
             self._priorities = priority_values(listed)
@@ -312,27 +397,28 @@ class Queue(Writer):
         seen = self.create(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
-        return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
+        return (*(() if is_suspended(seen) else ("suspend",)), *pins.dropped(mpijob, seen))
 
     def claims(self, stored: Manifest) -> list[Manifest]:
         """The ResourceClaims that a job owns; empty if they may not be listed."""
         meta = stored["metadata"]
 
-        def keep(one: Object) -> Object | None:
-            return one if is_owned(one, stored) else None
+        def keep(obj: Object) -> Object | None:
+            return obj if is_owned(obj, stored) else None
 
         path = f"/apis/resource.k8s.io/v1/namespaces/{part(meta['namespace'])}/resourceclaims"
         return self._api.permitted(path, keep)
 
     def change(
-        self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
+        self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]], *, sub: str = ""
     ) -> Manifest | None:
         """Apply a JSON patch to a job; None if one of its tests failed, or the job is deleted.
 
+        `sub` is the subresource to patch: `/status`.
         The patch tests what it changes, so it is retried if the server fails or breaks off.
         """
         meta = stored["metadata"]
-        path = self._engine.job_path(meta["name"], meta["namespace"])
+        path = self._jobs.job_path(meta["name"], meta["namespace"]) + sub
         end = time.monotonic() + _STORM
         doubts = 0
         for attempt in itertools.count():
@@ -353,7 +439,9 @@ class Queue(Writer):
                         f"others wrote to the job {meta['name']} all the time",
                         status=CONFLICT,
                         why=error.message,
-                        hint=f"it is there: arena-topo get {meta['name']}, or resume it later",
+                        hint="it is there: "
+                        + command("get", meta["name"], namespace=meta["namespace"])
+                        + ", or resume it later",
                     ) from error
             longest = min(2.0, 0.1 * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
@@ -363,21 +451,25 @@ class Queue(Writer):
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
         """The job after a patch without an answer; None if the patch was not applied."""
-        found = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
-        return found if found is not None and patches.took_effect(patch, found) else None
+        stored_now = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
+        return (
+            stored_now
+            if stored_now is not None and patches.took_effect(patch, stored_now)
+            else None
+        )
 
     def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
         """The ConfigMaps that the pods of a job mount, and that do not exist."""
-        return missing(self._api, stored)
+        return missing_config_maps(self._api, stored)
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if it does not exist."""
-        found = self._api.find(self._engine.job_path(name, namespace))
-        return None if found is None else stored_job(found)
+        mpijob = self._api.find(self._jobs.job_path(name, namespace))
+        return None if mpijob is None else stored_job(mpijob)
 
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""
-        return self._engine.pods_of(dict(stored))
+        return self._jobs.pods_of(dict(stored))
 
     def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
         """Patch a gated pod with its node and devices; False if it was deleted or changed."""
@@ -400,14 +492,24 @@ class Queue(Writer):
     def events(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The events about a job and its pods, oldest first; empty if they may not be read."""
         meta = stored["metadata"]
-        name, uids = str(meta["name"]), {str(meta["uid"])}
-        created = moment(meta.get("creationTimestamp")) or 0.0
-
-        def keep(one: Object) -> Object | None:
-            return one if is_about(one, name=name, created=created, uids=uids) else None
-
+        created = parse_time(meta.get("creationTimestamp")) or 0.0
+        keep = events_filter(str(meta["name"]), created, {str(meta["uid"])})
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
         return sorted(self._api.permitted(path, keep), key=when)
+
+    def report(self, stored: Mapping[str, Any], reason: str, message: str) -> None:
+        """Create an event about a job, for its owner."""
+        # As client-go names events: by the object, and what no other event of it has.
+        name = f"{stored['metadata']['name']}.{random.getrandbits(64):016x}"
+        event = report_of(
+            stored,
+            name=name,
+            at=written(math.floor(self.now())),
+            source=lease.LEASE_NAME,
+            reason=reason,
+            message=message,
+        )
+        self._api.post(f"/api/v1/namespaces/{part(stored['metadata']['namespace'])}/events", event)
 
     def quotas(self, namespace: str) -> list[Manifest]:
         """The ResourceQuotas of a namespace; empty if they may not be read."""
@@ -415,14 +517,14 @@ class Queue(Writer):
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """The mechanisms that bind placements in a namespace."""
-        return self._engine.mechanisms(namespace)
+        return self._jobs.mechanisms(namespace)
 
     def watched(self) -> bool:
         """Whether a controller is active: its Lease is renewed."""
         spec: Object = {}
         with contextlib.suppress(ArenaError):
-            spec = (self._api.find(lease.PATH) or {}).get("spec") or {}
-        at = moment(spec.get("renewTime"))
+            spec = (self._api.find(lease.LEASES_PATH) or {}).get("spec") or {}
+        at = parse_time(spec.get("renewTime"))
         # A controller that was stopped in good order has released its Lease.
         return bool(spec.get("holderIdentity")) and at is not None and self.now() - at < _LIFE
 
@@ -430,45 +532,46 @@ class Queue(Writer):
 def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
     """The records of the MPIJobs that reserve GPUs before their pods exist."""
     # Jobs that another queue has suspended reserve nothing, whatever their annotations say, and
-    # waiting jobs reserve nothing either: without them all waiting jobs share one cached cluster.
+    # most waiting jobs reserve nothing either: without them all of these share one cached cluster.
     return [
-        record("MPIJob", one) if isinstance(one, dict) else one
-        for one in jobs
-        if not isinstance(one, dict)
-        or (_is_placed(one) and (suspender(one) is None or not suspended(one)))
+        record("MPIJob", job) if isinstance(job, dict) else job
+        for job in jobs
+        if not isinstance(job, dict)
+        or (_reserves(job) and (suspender(job) is None or not is_suspended(job)))
     ]
 
 
-def _whole_job(one: Object) -> Object | Record | Unread | None:
+def _whole_job(obj: Object) -> Object | Record | Unread | None:
     """An MPIJob without its unused fields; None if arena-topo has not touched it.
 
     An invalid MPIJob of one tenant must not stop others: it is reduced to its record.
     """
-    if oddity(one) is not None:
-        return record("MPIJob", one)
-    touched = FORMAT in (one["metadata"].get("annotations") or ())
-    return _bare(one) if touched or _is_placed(one) else None
+    if oddity(obj) is not None:
+        return record("MPIJob", obj)
+    touched = FORMAT_ANNOTATION in (obj["metadata"].get("annotations") or ())
+    return _bare(obj) if touched or _is_placed(obj) else None
 
 
-def _gang_pod(one: Object) -> tuple[Record | Unread, Object | None]:
+def _gang_pod(obj: Object) -> tuple[Record | Unread, Object | None]:
     """The record of a pod, and, if it may belong to a gang, the pod as the controller needs it."""
-    small, labels = record("Pod", one), (one.get("metadata") or {}).get("labels") or {}
-    if JOB_LABEL not in labels or oddity(one) is not None:
+    small, labels = record("Pod", obj), (obj.get("metadata") or {}).get("labels") or {}
+    if JOB_LABEL not in labels or oddity(obj) is not None:
         return small, None
-    pod, spec = _bare(one), one.get("spec") or {}
-    pod["spec"] = spec if spec.get("schedulingGates") else {"nodeName": spec.get("nodeName")}
+    pod, spec = _bare(obj), obj.get("spec") or {}
+    read = {key: spec.get(key) for key in ("nodeName", "tolerations")}
+    pod["spec"] = spec if spec.get("schedulingGates") else read
     return small, pod
 
 
-def _bare(one: Object) -> Object:
+def _bare(obj: Object) -> Object:
     """An object without its managed fields."""
-    meta = {key: value for key, value in one["metadata"].items() if key != "managedFields"}
-    return {**one, "metadata": meta}
+    meta = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    return {**obj, "metadata": meta}
 
 
-def _value(one: Object) -> Object:
-    named = {"metadata": {"name": one["metadata"]["name"]}}
-    return named | {key: one.get(key) for key in ("value", "globalDefault")}
+def _value(obj: Object) -> Object:
+    named = {"metadata": {"name": obj["metadata"]["name"]}}
+    return named | {key: obj.get(key) for key in ("value", "globalDefault")}
 
 
 def _kept(kind: str) -> Callable[[Object], Any]:
@@ -477,7 +580,7 @@ def _kept(kind: str) -> Callable[[Object], Any]:
     return own.get(kind) or partial(record, kind)
 
 
-_PRIORITIES = Source(
+_PRIORITIES = ObjectList(
     kind="PriorityClass",
     paths=lambda: ("/apis/scheduling.k8s.io/v1/priorityclasses",),
     instead="all jobs have the same priority",
@@ -487,7 +590,14 @@ _PRIORITIES = Source(
 
 def _is_placed(mpijob: Object) -> bool:
     """Whether a placement is recorded on a job."""
-    return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "placed"
+    notes = (mpijob.get("metadata") or {}).get("annotations") or {}
+    return reserves(str(notes.get(STATE) or ""))
+
+
+def _reserves(mpijob: Object) -> bool:
+    """Whether a job may reserve GPUs."""
+    notes = (mpijob.get("metadata") or {}).get("annotations") or {}
+    return _is_placed(mpijob) or RESERVED_ANNOTATION in notes
 
 
 def _waits(mpijob: Object) -> bool:

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
-from arena_topo.clusters.usage import job_over
-from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
+from arena_topo.clusters.rules import job_over
+from arena_topo.engines.kubernetes.mpijob import failed_at, job_of_pod, started, time_limit
 from arena_topo.engines.kubernetes.shapes import oddity
-from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
-from arena_topo.numbers import whole
+from arena_topo.manifests import (
+    FORMAT_ANNOTATION,
+    INCOMPLETE,
+    MAP,
+    RECORDED,
+    RESERVED_ANNOTATION,
+    STATE,
+    TRIES_ANNOTATION,
+    Manifest,
+)
+from arena_topo.manifests.annotations import unknown_record
+from arena_topo.numbers import parse_count
 from arena_topo.topology import Cluster, published
 
 Object = Mapping[str, Any]
@@ -27,10 +37,11 @@ class QueuedJob:
     """One MPIJob that arena-topo placed or will place, as it was read.
 
     `state` is `waiting`, `placed` or `held`; `record` its map as stored, None without one;
-    `recorded` the time of the record by the server's clock (Unix seconds). `suspender` is the only
-    one that may resume the job, None for arena-topo. `timeout` is the limit of its running time in
-    seconds, None without one; `started` the time of its resumption. `tries` counts the failed
-    starts. `incomplete`: the submitter has not created all objects of the job.
+    `reserved` the map of the GPUs that wait for its next start, after it was stopped. `recorded` is
+    the time of the record by the server's clock (Unix seconds). `suspender` is the only one that
+    may resume the job, None for arena-topo. `timeout` is the limit of its running time in seconds,
+    None without one; `started` the time of its resumption. `tries` counts the failed starts.
+    `incomplete`: the submitter has not created all objects of the job.
     """
 
     namespace: str
@@ -44,6 +55,7 @@ class QueuedJob:
     suspender: str | None
     tries: int
     incomplete: bool = False
+    reserved: str | None = None
     timeout: float | None
     started: float | None
     manifest: Manifest
@@ -71,6 +83,7 @@ class QueuedJob:
 class Snapshot:
     """All unfinished jobs of arena-topo, and the objects that decide what is free.
 
+    `failed` are those of its jobs that have failed with their launcher.
     `now` is the server's time (Unix seconds). `objects` are records of the cluster's objects, and
     `see` makes a Cluster of records; `unread` are notes on lists that could not be read.
     `everything` is False if the jobs of other namespaces could not be listed: then no placement may
@@ -78,6 +91,7 @@ class Snapshot:
     """
 
     jobs: tuple[QueuedJob, ...]
+    failed: tuple[QueuedJob, ...] = ()
     now: float
     objects: tuple[Record | Unread, ...]
     see: Callable[[Iterable[Record | Unread]], Cluster]
@@ -90,76 +104,93 @@ class Snapshot:
         With `pods` False also without their pods and what these claim.
         """
         return self.see(
-            one
-            for one in self.objects
-            if not (isinstance(one, JobRecord) and one.key in without)
-            and (pods or not _is_used_by(one, without))
+            manifest
+            for manifest in self.objects
+            if not (isinstance(manifest, JobRecord) and manifest.key in without)
+            and (pods or not _is_used_by(manifest, without))
         )
 
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
-        return (one for one in self.objects if isinstance(one, PodRecord))
+        return (manifest for manifest in self.objects if isinstance(manifest, PodRecord))
 
     def emptied(self) -> Cluster:
         """The cluster as if all jobs of arena-topo had ended."""
-        pods = {one.key for one in self.pods() if one.ours}
-        return self.see(one for one in self.objects if not _is_ours(one, pods))
+        pods = {pod.key for pod in self.pods() if pod.ours}
+        return self.see(manifest for manifest in self.objects if not _is_ours(manifest, pods))
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
-        return next((one for one in self.jobs if one.key == (namespace, name)), None)
+        return next((job for job in self.jobs if job.key == (namespace, name)), None)
 
 
-def _is_used_by(one: Record | Unread, jobs: Collection[tuple[str, str]]) -> bool:
+def _is_used_by(record: Record | Unread, jobs: Collection[tuple[str, str]]) -> bool:
     """Whether it is a pod of these jobs (namespace, name), or a claim that only such pods use.
 
     Pods of arena-topo are known by their names.
     """
-    if isinstance(one, PodRecord):
-        names: tuple[str, ...] = (one.name,)
-    elif isinstance(one, ClaimRecord):
-        names = one.users
+    if isinstance(record, PodRecord):
+        names: tuple[str, ...] = (record.name,)
+    elif isinstance(record, ClaimRecord):
+        names = record.users
     else:
         return False
-    found = {(one.namespace, job_of_pod(name)) for name in names}
-    return one.ours and bool(found) and found <= {*jobs}
+    job_keys = {(record.namespace, job_of_pod(name)) for name in names}
+    return record.ours and bool(job_keys) and job_keys <= {*jobs}
 
 
-def _is_ours(one: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
-    if isinstance(one, ClaimRecord):
-        return one.belongs(pods)
-    return isinstance(one, JobRecord) or (isinstance(one, PodRecord) and one.ours)
+def _is_ours(record: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
+    if isinstance(record, ClaimRecord):
+        return record.belongs(pods)
+    return isinstance(record, JobRecord) or (isinstance(record, PodRecord) and record.ours)
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
     """An MPIJob as the queue sees it; None if it is finished, being deleted, or not queued.
 
-    None also for an invalid job: its operator creates no pods, and what one tenant writes must not
-    stop others. `priorities` are as of `priority_values`; a missing class counts as 0.
+    None also for a record that this version does not know, which nobody else may change, and for an
+    invalid job: its operator creates no pods, and what one tenant writes must not stop others.
+    `priorities` are as of `priority_values`; a missing class counts as 0.
     """
+    job = _as_queued(mpijob, priorities)
+    return None if job is None or job_over(mpijob) else job
+
+
+def failed(mpijob: Object) -> QueuedJob | None:
+    """An MPIJob of the queue that has failed with its launcher, for good; None for any other."""
+    job = _as_queued(mpijob, {})
+    return None if job is None or failed_at(mpijob) is None else job
+
+
+def _as_queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
     meta = mpijob.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, Mapping) else None
     # On a large cluster most jobs may not be arena-topo's.
-    if not isinstance(meta, Mapping) or not isinstance(notes, Mapping) or FORMAT not in notes:
+    if (
+        not isinstance(meta, Mapping)
+        or not isinstance(notes, Mapping)
+        or FORMAT_ANNOTATION not in notes
+    ):
         return None
     state = notes.get(STATE)
     pod = _pod_of_workers(mpijob)
-    if pod is None or state not in ("waiting", "placed", "held"):
+    if pod is None or not state or unknown_record(mpijob) is not None:
         return None
-    if meta.get("deletionTimestamp") or job_over(mpijob):
+    if meta.get("deletionTimestamp"):
         return None
     return QueuedJob(
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
-        created=moment(meta.get("creationTimestamp")) or 0.0,
+        created=parse_time(meta.get("creationTimestamp")) or 0.0,
         priority=priorities.get(str(pod.get("priorityClassName") or ""), 0),
         state=str(state),
         record=notes.get(MAP) if state == "placed" else None,
-        recorded=moment(notes.get(RECORDED)),
-        suspended=suspended(mpijob),
+        recorded=parse_time(notes.get(RECORDED)),
+        suspended=is_suspended(mpijob),
         suspender=suspender(mpijob),
-        tries=whole(notes.get(TRIES)) or 0,
+        tries=parse_count(notes.get(TRIES_ANNOTATION)) or 0,
         incomplete=INCOMPLETE in notes,
+        reserved=notes.get(RESERVED_ANNOTATION),
         timeout=time_limit(mpijob),
         started=started(mpijob),
         manifest=dict(mpijob),
@@ -172,8 +203,12 @@ def priority_values(classes: Iterable[Object]) -> dict[str, int]:
     Of several defaults the lowest counts (kubernetes, plugin/pkg/admission/priority).
     """
     listed = [
-        (str(one["metadata"]["name"]), int(one.get("value") or 0), one.get("globalDefault") is True)
-        for one in classes
+        (
+            str(priority_class["metadata"]["name"]),
+            int(priority_class.get("value") or 0),
+            priority_class.get("globalDefault") is True,
+        )
+        for priority_class in classes
     ]
     return {
         "": min((value for _, value, default in listed if default), default=0),
@@ -199,7 +234,7 @@ def _pod_of_workers(mpijob: Object) -> Object | None:
     return pods.get("Worker") if all(pod.get("containers") for pod in pods.values()) else None
 
 
-moment = published.moment
+parse_time = published.parse_time
 
 
 def written(moment: float) -> str:

@@ -113,9 +113,9 @@ the same type in all of them."""
 
 def typed(shape: Any) -> Any:
     """The type of a shape, ready for threads: msgspec builds its tables at the first use."""
-    found = _type(shape)
-    msgspec.convert({}, found)
-    return found
+    record_type = _type(shape)
+    msgspec.convert({}, record_type)
+    return record_type
 
 
 def _type(shape: Any) -> Any:
@@ -165,51 +165,51 @@ PODS = msgspec.json.Decoder(_List[_POD_TYPE])  # type: ignore[valid-type]
 """A page of such pods."""
 
 
-def oddity(one: Any) -> str | None:
+def oddity(obj: Any) -> str | None:
     """What is wrong with an object: `status.conditions: expected a list, got a text`; else None.
 
     Only `metadata.name` is required.
     """
-    meta = one.get("metadata") if isinstance(one, Mapping) else None
+    meta = obj.get("metadata") if isinstance(obj, Mapping) else None
     if not isinstance(meta, Mapping) or not meta.get("name"):
         return "it has no name"
-    return misfit(one)
+    return shape_error(obj)
 
 
-def misfit(one: Any, kind: Any = _TYPE) -> str | None:
+def shape_error(obj: Any, kind: Any = _TYPE) -> str | None:
     """What is wrong with an answer that may lack a name, such as a review; None if nothing is."""
     try:
-        msgspec.convert(one, kind)
+        msgspec.convert(obj, kind)
     except (ValueError, RecursionError) as error:
-        return ": ".join(filter(None, decoding.misfit(error)))
+        return ": ".join(filter(None, decoding.decoding_error(error)))
     return None
 
 
-def sound(one: dict[str, Any]) -> dict[str, Any]:
+def sound(obj: dict[str, Any]) -> dict[str, Any]:
     """The same object; Unreadable if it does not have the shape of an object."""
-    odd = oddity(one)
+    odd = oddity(obj)
     if odd is not None:
-        raise nonsense(one, odd)
-    return one
+        raise nonsense(obj, odd)
+    return obj
 
 
-def stored_job(one: dict[str, Any], *, tried: bool = False) -> dict[str, Any]:
+def stored_job(obj: dict[str, Any], *, tried: bool = False) -> dict[str, Any]:
     """The same MPIJob as a server stores it; Unreadable if a field is missing that each has.
 
     A job that was only `tried`, in a dry run, has no revision.
     """
-    meta, spec = sound(one)["metadata"], one.get("spec")
+    meta, spec = sound(obj)["metadata"], obj.get("spec")
     for key in ("namespace", "uid", *(() if tried else ("resourceVersion",))):
         if not meta.get(key):
-            raise nonsense(one, f"there is no metadata.{key}")
+            raise nonsense(obj, f"there is no metadata.{key}")
     if spec is None:
-        raise nonsense(one, "there is no spec")
-    return one
+        raise nonsense(obj, "there is no spec")
+    return obj
 
 
-def nonsense(one: Any, odd: str) -> Unreadable:
+def nonsense(obj: Any, odd: str) -> Unreadable:
     """The error for an invalid object."""
-    meta = one.get("metadata") if isinstance(one, Mapping) else None
+    meta = obj.get("metadata") if isinstance(obj, Mapping) else None
     name = meta.get("name") if isinstance(meta, dict) else None
     return Unreadable(
         f"what the API server says of {brief(str(name or 'an object'), 253)} makes no sense",
@@ -218,8 +218,8 @@ def nonsense(one: Any, odd: str) -> Unreadable:
     )
 
 
-def bare(one: dict[str, Any]) -> dict[str, Any]:
+def common_fields(obj: dict[str, Any]) -> dict[str, Any]:
     """An object with only the fields that are valid in every object."""
     kept = ("name", "namespace", "uid", "creationTimestamp")
-    meta = one["metadata"]
+    meta = obj["metadata"]
     return {"metadata": {key: meta[key] for key in kept if isinstance(meta.get(key), str)}}

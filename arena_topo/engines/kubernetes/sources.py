@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL
+from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.topology import published
+from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
+    from arena_topo.clusters import observed
     from arena_topo.clusters.records import Record, SliceRecord, StatusOf, Unread
+    from arena_topo.topology.fabric import FabricFile
 
 Object = dict[str, Any]
 _Answer = TypeVar("_Answer")
@@ -31,10 +34,10 @@ class NoOperator(ClusterError):
     @classmethod
     def of(cls, api: Connection) -> NoOperator:
         """The error of a cluster that serves no version in `ApiVersion`."""
-        group = api.find(f"/apis/{GROUP}") or {}
-        versions = [str(one.get("version")) for one in group.get("versions") or ()]
+        group = api.find(f"/apis/{MPIJOB_GROUP}") or {}
+        versions = [str(version.get("version")) for version in group.get("versions") or ()]
         # Other kinds of the group may have other versions.
-        unknown = [version for version in versions if api.serves(GROUP, version, PLURAL)]
+        unknown = [version for version in versions if api.serves(MPIJOB_GROUP, version, PLURAL)]
         if not unknown:
             return cls(
                 "the MPI operator is not installed: this cluster serves no MPIJob",
@@ -51,7 +54,7 @@ UNREAD = (AccessDenied, NoOperator, NotFound)
 """The errors of a list without which the others can still be used."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectList(msgspec.Struct, frozen=True, kw_only=True):
     """One list of objects of a kind.
 
     `paths` are evaluated when the list is read: the first that is served counts. With `grouped`
@@ -71,7 +74,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return {"labelSelector": self.selector} if self.selector else {}
 
 
-def first_served(source: Source, ask: Callable[..., _Answer]) -> tuple[str, _Answer] | None:
+def first_served(source: ObjectList, ask: Callable[..., _Answer]) -> tuple[str, _Answer] | None:
     """The first path of a list that is served, and what `ask` returns for it.
 
     None if none is served; NotFound if a list that every cluster has is missing.
@@ -87,93 +90,106 @@ def first_served(source: Source, ask: Callable[..., _Answer]) -> tuple[str, _Ans
     return None
 
 
-Answers = list[tuple[Source, list[Any] | ArenaError]]
+Answers = list[tuple[ObjectList, list[Any] | ArenaError]]
 """The result of each list, or the error of reading it."""
 
 
 class Sources:
-    """The lists of one cluster; `served` names the MPIJob version, or raises `NoOperator`."""
+    """The lists of one cluster, and the clusters that they describe.
+
+    `served` names the MPIJob version, or raises `NoOperator`; levels of the network in `file`
+    replace those of the cluster.
+    """
 
     def __init__(
-        self, api: Connection, served: Callable[[], ApiVersion], *, fabric: bool = True
+        self, api: Connection, served: Callable[[], ApiVersion], *, file: FabricFile | None
     ) -> None:
         self._api = api
         self._served = served
-        self._fabric = fabric
+        self._file = file
         self._dra: list[str] = []
 
-    def __iter__(self) -> Iterator[Source]:
+    @property
+    def name(self) -> str:
+        """The name of the cluster in messages."""
+        return self._api.access.context or self._api.access.server
+
+    def __iter__(self) -> Iterator[ObjectList]:
         """The lists in the order in which they are read.
 
         Claims come after pods, so that the claim of every pod in the list is seen as well.
         """
-        yield Source(kind="Node", paths=lambda: ("/api/v1/nodes",))
-        yield Source(kind="Pod", paths=lambda: ("/api/v1/pods",))
-        for namespace in published.NAMESPACES:
-            yield Source(
+        yield ObjectList(kind="Node", paths=lambda: ("/api/v1/nodes",))
+        yield ObjectList(kind="Pod", paths=lambda: ("/api/v1/pods",))
+        for namespace in published.TRUSTED_NAMESPACES:
+            yield ObjectList(
                 kind="ConfigMap",
                 paths=partial(tuple, [f"/api/v1/namespaces/{namespace}/configmaps"]),
                 selector=f"{published.SCHEDULE_LABEL}=topology",
                 instead="the links of GPUs are taken from node labels",
             )
-        if self._fabric:
-            yield Source(
+        if self._file is None or self._file.levels is None:
+            yield ObjectList(
                 kind="Topology",
                 paths=self._topologies,
                 grouped=True,
                 instead="the network is taken from node labels",
             )
-        yield Source(
+        yield ObjectList(
             kind="ResourceSlice",
             paths=lambda: self._of_drivers("resourceslices"),
             grouped=True,
             instead="GPUs that only a DRA driver publishes are not seen",
         )
-        yield Source(
+        yield ObjectList(
             kind="MPIJob",
-            paths=lambda: (f"/apis/{GROUP}/{self._served()}/{PLURAL}",),
+            paths=lambda: (f"/apis/{MPIJOB_GROUP}/{self._served()}/{PLURAL}",),
             instead="GPUs planned for jobs that have not started count as free",
         )
-        yield Source(
+        yield ObjectList(
             kind="ResourceClaim",
             paths=lambda: self._of_drivers("resourceclaims"),
             grouped=True,
             instead="GPUs of nodes with pods that claim devices count as in use",
         )
 
-    def read(self, source: Source, keep: Callable[[Object], Any], **query: str) -> list[Any]:
+    def read(self, source: ObjectList, keep: Callable[[Object], Any], **query: str) -> list[Any]:
         """All objects of a list, each reduced by `keep` as soon as its page arrives."""
-        found = first_served(source, partial(self._api.collect, keep=keep, judged=True, **query))
-        return found[1] if found else []
+        served_list = first_served(
+            source, partial(self._api.collect, keep=keep, judged=True, **query)
+        )
+        return served_list[1] if served_list else []
 
-    def records(self, source: Source, status_of: StatusOf | None = None) -> list[Record | Unread]:
+    def records(
+        self, source: ObjectList, status_of: StatusOf | None = None
+    ) -> list[Record | Unread]:
         """The records of all objects of a list, made as their pages arrive."""
         from arena_topo.clusters.records import pages  # noqa: PLC0415  to read the cluster
 
         page = pages(source.kind, status_of=status_of)
-        found = first_served(source, partial(self._api.records, page=page))
-        return found[1] if found else []
+        served_list = first_served(source, partial(self._api.records, page=page))
+        return served_list[1] if served_list else []
 
     def answers(
         self,
-        readers: Mapping[str, Callable[[Source], list[Any]]],
+        readers: Mapping[str, Callable[[ObjectList], list[Any]]],
         status_of: StatusOf | None = None,
     ) -> Answers:
         """The result of each list, or its error; `readers` replace the readers of some kinds."""
-        found: Answers = []
+        answers: Answers = []
         for source in self:
-            if source.kind == "ResourceClaim" and not _any_devices(found):
+            if source.kind == "ResourceClaim" and not _any_devices(answers):
                 continue
             try:
                 if source.kind in readers:
-                    found.append((source, readers[source.kind](source)))
+                    answers.append((source, readers[source.kind](source)))
                 else:
-                    found.append((source, self.records(source, status_of)))
+                    answers.append((source, self.records(source, status_of)))
             except UNREAD as error:
                 if source.instead is None:
                     raise
-                found.append((source, error))
-        return found
+                answers.append((source, error))
+        return answers
 
     def objects(self, status_of: StatusOf | None = None) -> tuple[list[Record | Unread], list[str]]:
         """The objects that decide what is free, and a note for each list that may not be read.
@@ -182,24 +198,43 @@ class Sources:
         """
         return joined(self.answers({}, status_of))
 
+    def reader(self) -> observed.ClusterReader:
+        """The reader that makes clusters of records."""
+        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+        return observed.ClusterReader(source=self.name, file=self._file)
+
+    def seen(
+        self,
+        record: Iterable[Record | Unread],
+        unread: list[str],
+        reader: observed.ClusterReader | None = None,
+    ) -> Cluster:
+        """The cluster that these records describe."""
+        seen = (reader or self.reader()).read(record, now=self._api.now()).cluster
+        return replace(seen, notes=(*unread, *seen.notes))
+
     def _topologies(self) -> list[str]:
         """The paths of Kueue's topologies, by version; one request finds that Kueue is missing."""
-        from arena_topo.clusters.records import KUEUE  # noqa: PLC0415  to read the cluster
+        from arena_topo.clusters.records import KUEUE_GROUP  # noqa: PLC0415  to read the cluster
 
-        group = self._group(KUEUE)
+        group = self._group(KUEUE_GROUP)
         # Before Kueue 0.14 the preferred version of the group had no topologies yet.
         served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
-        versions = dict.fromkeys(one["version"] for one in served if one.get("version"))
-        return [f"/apis/{KUEUE}/{one}/topologies" for one in versions]
+        versions = dict.fromkeys(version["version"] for version in served if version.get("version"))
+        return [f"/apis/{KUEUE_GROUP}/{version}/topologies" for version in versions]
 
     def _of_drivers(self, plural: str) -> list[str]:
         """The paths of DRA drivers' objects, by version; one request finds a missing API."""
         from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
 
         if not self._dra:
-            served = {one.get("version") for one in self._group(slices.GROUP).get("versions") or ()}
-            self._dra = [one for one in slices.VERSIONS if one in served]
-        return [f"/apis/{slices.GROUP}/{one}/{plural}" for one in self._dra]
+            served = {
+                version.get("version")
+                for version in self._group(slices.DRA_GROUP).get("versions") or ()
+            }
+            self._dra = [version for version in slices.VERSIONS if version in served]
+        return [f"/apis/{slices.DRA_GROUP}/{version}/{plural}" for version in self._dra]
 
     def _group(self, name: str) -> Object:
         with contextlib.suppress(NotFound):
@@ -213,10 +248,14 @@ def published_slices(api: Connection, node: str) -> list[SliceRecord]:
     from arena_topo.clusters.records import SliceRecord, pages  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
-        path = f"/apis/{slices.GROUP}/{version}/resourceslices"
+        path = f"/apis/{slices.DRA_GROUP}/{version}/resourceslices"
         with contextlib.suppress(NotFound):
-            found = api.records(path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={node}")
-            return [one for one in found if isinstance(one, SliceRecord)]
+            records = api.records(
+                path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={node}"
+            )
+            return [
+                slice_record for slice_record in records if isinstance(slice_record, SliceRecord)
+            ]
     return []
 
 
@@ -224,25 +263,25 @@ def joined(answers: Answers) -> tuple[list[Any], list[str]]:
     """All objects, and a note for each denied list that no other list replaces."""
     # Most DRA drivers publish no GPUs; their slices and claims do not matter.
     devices = _any_devices(answers)
-    found: list[Any] = []
+    items: list[Any] = []
     denied: dict[str | None, ArenaError] = {}
-    told: set[str | None] = set()
+    reported: set[str | None] = set()
     for source, answer in answers:
         if isinstance(answer, ArenaError):
             if devices or source.kind != "ResourceClaim":
                 denied[source.instead] = answer
         elif answer and (devices or source.kind not in {"ResourceSlice", "ResourceClaim"}):
-            found += answer
-            told.add(source.instead)
-    missing = ((instead, error) for instead, error in denied.items() if instead not in told)
-    return found, [f"{error.message}: {instead}" for instead, error in missing]
+            items += answer
+            reported.add(source.instead)
+    missing = ((instead, error) for instead, error in denied.items() if instead not in reported)
+    return items, [f"{error.message}: {instead}" for instead, error in missing]
 
 
 def _any_devices(answers: Answers) -> bool:
     """Whether a DRA driver publishes devices."""
     return any(
-        getattr(one, "gpus", True)
+        getattr(obj, "gpus", True)
         for source, answer in answers
         if source.kind == "ResourceSlice" and not isinstance(answer, ArenaError)
-        for one in answer
+        for obj in answer
     )

@@ -1,7 +1,7 @@
 """Access -> Pool: requests to one server over HTTP/1.1, through a proxy if there is one.
 
-`http.client` and `ssl` do the work: `get` and `list` are short, and importing urllib3 costs more
-time than their requests.
+Sockets and `ssl` do the work: `get` and `list` are short, and importing urllib3 costs more time
+than their requests.
 """
 
 from __future__ import annotations
@@ -9,29 +9,49 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
+import re
 import select
 import socket
 import ssl
 import tempfile
+import time
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from arena_topo.engines.kubernetes.kubeconfig import Access, basic
+from arena_topo.engines.kubernetes.response import Response
 from arena_topo.errors import UsageError
 
 UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
-"""The encodings of a body that `Answer.pieces` decodes."""
+"""The encodings of a body that `HttpAnswer.pieces` decodes."""
 
 FAULTS = (OSError, http.client.HTTPException, ValueError, zlib.error)
-"""The errors of a connection in use. ValueError: a chunk of negative length."""
+"""The errors of a connection in use. ValueError: a chunk without a size."""
 
-Obstacle = Literal["proxy", "trust", "name", "server", "time"]
+Obstacle = Literal["proxy", "trust", "handshake", "name", "server", "time"]
+
+Rest = Callable[[], float]
+"""The seconds that are left for the next step of a connection; infinite without a limit."""
+
+MAX_POLL_SECONDS = (1 << 31) / 1000
+"""The longest timeout of poll(2) in seconds: its milliseconds are a C int, and Python truncates
+them."""
+
+LEAST_SHARE = 2.0
+"""The least seconds that an address of a host gets of the time of a connection, if as many are
+left."""
+
+_READ = 1 << 16
+"""The most bytes that are read at once."""
 
 _PIECE = 1 << 18
-"""The most bytes of a body that are read at once."""
+"""The most bytes of a body that are unpacked at once."""
+
+_UNFIT = re.compile(r"[\x00-\x20\x7f]|[^\x00-\x7f]")
+"""Characters that the target of a request cannot have."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
@@ -46,62 +66,88 @@ class Unopened(Exception):
         self.obstacle = obstacle
 
 
-class Answer:
+class HttpAnswer:
     """An answer whose head has come. The caller reads its `pieces` to the end, or closes it.
 
     The connection then returns to its pool, or is closed.
     """
 
-    def __init__(self, pool: Pool, line: http.client.HTTPConnection) -> None:
-        self._pool = pool
-        self._line: http.client.HTTPConnection | None = line
-        self._response = line.getresponse()
+    def __init__(self, pool: ConnectionPool, sock: Any, rest: Rest) -> None:
+        """Read the head; one of `FAULTS`."""
+        self._pool, self._sock, self._rest = pool, sock, rest
+        self._response = Response()
+        self._body = b""
+        """The beginning of the body, which came with the head."""
+        while not self._response.status:
+            self._body = self._response.feed(received(sock, rest))
         self.status, self.reason = self._response.status, self._response.reason
         self.headers = self._response.headers
 
-    def pieces(self) -> Iterator[bytes]:
-        """The decoded body as it comes; one of `FAULTS` if it breaks off."""
+    def pieces(self, rest: Rest | None = None) -> Iterator[bytes]:
+        """The decoded body as it comes; one of `FAULTS` if it breaks off.
+
+        `rest` limits each step, in place of the limit of the request.
+        """
         coding = self.headers.get("content-encoding", "").strip().lower()
-        unpack = zlib.decompressobj(_GZIP_OR_ZLIB) if coding in UNPACKED else None
-        whole = True
-        while piece := self._response.read1(_PIECE):
-            if unpack is None:
+        members = _Members() if coding in UNPACKED else None
+        piece, self._body = self._body, b""
+        while True:
+            if members is not None:
+                yield from members.unpacked(piece)
+            elif piece:
                 yield piece
-                continue
-            # More members may follow the first (RFC 1952, 2.2), or zeros.
-            while piece := piece.lstrip(b"\0") if unpack.eof else piece:
-                if unpack.eof:
-                    unpack = zlib.decompressobj(_GZIP_OR_ZLIB)
-                # A megabyte of gzip may contain a gigabyte.
-                if unpacked := unpack.decompress(piece, _PIECE):
-                    yield unpacked
-                piece = unpack.unconsumed_tail or unpack.unused_data
-            whole = unpack.eof
-        # A closed connection looks like the end of the body.
-        if self._response.length or not whole:
+            if self._response.ended:
+                break
+            piece = self._response.feed(received(self._sock, rest or self._rest))
+        if members is not None and not members.whole:
             raise http.client.HTTPException("the answer ended too early")
-        self._response.close()
-        line, self._line = self._line, None
-        if line is not None:
-            self._pool.take_back(line)
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            if self._response.reusable:
+                self._pool.take_back(sock)
+            else:
+                sock.close()
 
     def close(self) -> None:
         """Close the connection, unless the whole body has been read."""
-        self._response.close()
-        if self._line is not None:
-            self._line.close()
+        if self._sock is not None:
+            self._sock.close()
 
 
-class Pool:
+class _Members:
+    """The decoder of a body in gzip, which may have several members (RFC 1952, 2.2), or in zlib."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
+        self.whole = True
+        """Whether the last member has ended, or none has begun."""
+
+    def unpacked(self, data: bytes) -> Iterator[bytes]:
+        """The decoded bytes; zlib.error if they are not compressed in this way."""
+        while data:
+            if self._member.eof:
+                # Zeros may follow the last member.
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
+            # A megabyte of gzip may contain a gigabyte.
+            if piece := self._member.decompress(data, _PIECE):
+                yield piece
+            data = self._member.unconsumed_tail or self._member.unused_data
+            self.whole = self._member.eof
+
+
+class ConnectionPool:
     """The connections to one server. Threads may share it; each request has its own connection."""
 
     def __init__(self, access: Access) -> None:
         """UsageError for invalid certificates, or for an address that no proxy can have."""
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[Any] = []
         self._server = urlsplit(access.server)
         self._prefix = quote(self._server.path, safe="/%:@!$&'()*+,;=~")
         self._trust = tls(access) if self._server.scheme == "https" else None
-        self._name = access.server_name or (self._server.hostname or "").rstrip(".")
+        self._name = access.server_name or _host(self._server).rstrip(".")
         self._checked = access.verify
         self._proxy = _proxy(access.proxy) if access.proxy else None
         weakref.finalize(self, _close, self._idle)
@@ -110,10 +156,9 @@ class Pool:
         """Close the idle connections; later requests open new ones."""
         _close(self._idle)
 
-    def take_back(self, line: http.client.HTTPConnection) -> None:
+    def take_back(self, sock: Any) -> None:
         """Keep a connection for another request; its answer has been read."""
-        if line.sock is not None:  # else the answer ended with the connection
-            self._idle.append(line)
+        self._idle.append(sock)
 
     def request(
         self,
@@ -123,85 +168,89 @@ class Pool:
         body: bytes | None = None,
         *,
         connect: float,
-        silence: float | None,
-    ) -> Answer:
+        rest: Rest,
+    ) -> HttpAnswer:
         """The answer to a request for a path with its query; redirects are not followed.
 
-        `connect` limits each step towards a connection, `silence` each wait for a part of the
-        answer, in seconds (None: no limit). Unopened, or one of `FAULTS`.
+        `connect` limits each step towards a connection, in seconds, and `rest` every step.
+        Unopened, or one of `FAULTS`.
         """
-        line = self._reused() or self.dialled(connect)
+        sock = self._reused() or self.dialled(connect, rest)
         try:
-            line.sock.settimeout(silence)
-            self.send(line, method, path, headers, body)
-            return Answer(self, line)
+            set_socket_timeout(sock, rest)
+            self.send(sock, method, path, headers, body)
+            return HttpAnswer(self, sock, rest)
         except BaseException:
-            line.close()
+            sock.close()
             raise
 
     def send(
         self,
-        line: http.client.HTTPConnection,
+        sock: Any,
         method: str,
         path: str,
         headers: Iterable[tuple[str, str]],
         body: bytes | None = None,
     ) -> None:
-        """Send a request over a connection; one of `FAULTS`."""
-        line.putrequest(method, self._prefix + path, skip_accept_encoding=True)
-        for name, value in headers:
-            line.putheader(name, value)
-        if body is not None:
-            line.putheader("content-length", str(len(body)))
+        """Send a request over a connection, within its timeout; one of `FAULTS`."""
+        target = self._prefix + path
+        if _UNFIT.search(target):
+            raise http.client.InvalidURL(f"{target!r} has characters that no request can carry")
+        length = [] if body is None else [("content-length", str(len(body)))]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._authority()}"]
+        lines += [f"{name}: {value}" for name, value in (*headers, *length)]
         # A server may answer before it has read the whole body, and close.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-            line.endheaders(body)
+            sock.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
 
-    def _reused(self) -> http.client.HTTPConnection | None:
+    def _authority(self) -> str:
+        """The server's name and port in a request, without the zone of an address."""
+        host = _host(self._server).partition("%")[0]
+        host = f"[{host}]" if ":" in host else host
+        host = host if host.isascii() else host.encode("idna").decode()
+        port = self._server.port
+        return host if port in {None, _PORTS[self._server.scheme]} else f"{host}:{port}"
+
+    def _reused(self) -> Any:
+        """An idle connection on which nothing has come since its last answer; None without one."""
         while self._idle:
             with contextlib.suppress(IndexError):  # another thread has taken the last
-                line = self._idle.pop()
+                sock = self._idle.pop()
                 poll = select.poll()
-                poll.register(line.sock, select.POLLIN)
-                if not poll.poll(0):
-                    return line
-                line.close()  # the server has closed it
+                poll.register(sock, select.POLLIN)
+                if not pending(sock) and not poll.poll(0):
+                    return sock
+                sock.close()  # closed by the server, or it sent what nobody asked for
         return None
 
-    def dialled(self, timeout: float) -> http.client.HTTPConnection:
-        """A new connection; `timeout` (seconds) limits each step of its opening.
+    def dialled(self, connect: float, rest: Rest) -> Any:
+        """The socket of a new connection; `connect` (seconds) limits each step of its opening.
 
-        Unopened; OSError if the server breaks the connection.
+        Unopened.
         """
-        host, port = self._server.hostname or "", _port(self._server)
-        line = http.client.HTTPConnection(host, port)
-        line.default_port = _PORTS[self._server.scheme]
-        # A closed connection must not open itself again, without a proxy or TLS.
-        line.auto_open = 0
-        sock = self._reached(host, port, timeout)
+        host, port = _host(self._server), _port(self._server)
+
+        def step() -> float:
+            return min(connect, rest())
+
+        sock = self._reached(host, port, step)
         try:
             for level, name, value in _options():
                 sock.setsockopt(level, name, value)
             if self._trust is not None:
-                sock = _secured(sock, self._trust, self._name)
-        except TimeoutError as error:
-            sock.close()
-            raise Unopened("time") from error
+                sock = _secured(sock, self._trust, self._name, step)
         except BaseException:
             sock.close()
             raise
-        line.sock = sock
-        return line
+        return sock
 
-    def _reached(self, host: str, port: int, timeout: float) -> Any:
+    def _reached(self, host: str, port: int, step: Rest) -> Any:
         """A socket whose other end is the server, directly or through the proxy."""
         proxy = self._proxy
-        # A text would load the codec of international names, which takes a millisecond.
-        at: Any = host.encode("ascii") if host.isascii() else host, port
         try:
             if proxy is None:
-                return socket.create_connection(at, timeout)
-            return self._through(proxy, host, port, timeout)
+                return _opened(host, port, step, _connected)
+            return self._through(proxy, host, port, step)
         except (Unopened, OSError, http.client.HTTPException) as error:
             if proxy is not None:
                 raise Unopened("proxy") from error
@@ -211,70 +260,156 @@ class Pool:
         except UnicodeError as error:  # no host has this name
             raise Unopened("name") from error
 
-    def _through(self, proxy: SplitResult, host: str, port: int, timeout: float) -> Any:
-        at = proxy.hostname or "", _port(proxy)
+    def _through(self, proxy: SplitResult, host: str, port: int, step: Rest) -> Any:
+        at = _host(proxy), _port(proxy)
         login = [unquote(proxy.username or ""), unquote(proxy.password or "")]
         if proxy.scheme.startswith("socks"):
             import socks  # type: ignore[import-untyped]  # noqa: PLC0415  only for SOCKS
 
-            # As in kubectl the proxy resolves the host.
-            by_proxy = socks.SOCKS5, *at, True, *login
-            return socks.create_connection((host, port), timeout, None, *by_proxy)
-        sock: Any = socket.create_connection(at, timeout)
+            def by_proxy(_family: int, at: Any, limit: float | None) -> Any:
+                # As in kubectl the proxy resolves the host.
+                means = socks.SOCKS5, *at[:2], True, *login
+                return socks.create_connection((host, port), limit, None, *means)
+
+            return _opened(*at, step, by_proxy)
+        sock: Any = _opened(*at, step, _connected)
+        end = time.monotonic() + step()
         try:
             if proxy.scheme == "https":
-                sock = _secured(sock, _public(checked=self._checked), at[0])
+                sock = _secured(sock, _public(checked=self._checked), at[0], step)
             known = f"Proxy-Authorization: {basic(':'.join(login))}\r\n" if any(login) else ""
-            there = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            sock.sendall(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n{known}\r\n".encode())
-            answer = http.client.HTTPResponse(sock, method="CONNECT")
-            answer.begin()
-            answer.close()
+            authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            sock.sendall(
+                f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{known}\r\n".encode()
+            )
+            answer = Response()
+            while not answer.status:
+                answer.feed(received(sock, lambda: end - time.monotonic()))
             if answer.status != http.client.OK:
-                said = f"{answer.status} {answer.reason}".strip()
-                raise OSError(f"Tunnel connection failed: {said}")  # noqa: TRY301  closes below
+                text = f"{answer.status} {answer.reason}".strip()
+                raise OSError(f"Tunnel connection failed: {text}")  # noqa: TRY301  closes below
         except BaseException:
             sock.close()
             raise
         return sock
 
 
-def _close(idle: list[http.client.HTTPConnection]) -> None:
+def _close(idle: list[Any]) -> None:
     with contextlib.suppress(IndexError):  # the last is closed, perhaps by another thread
         while True:
             idle.pop().close()
 
 
-def _secured(sock: Any, trust: ssl.SSLContext, name: str) -> Any:
+def _opened(host: str, port: int, step: Rest, dial: Callable[[int, Any, float | None], Any]) -> Any:
+    """A connection to the first address of a host that takes it; OSError of the last.
+
+    `dial` opens one for a family, an address and a limit in seconds. The addresses share the time
+    of the step: an address that never answers must not use all of it (Go, net: partialDeadline).
+    """
+    # A text would load the codec of international names, which takes a millisecond.
+    name: Any = host.encode("ascii") if host.isascii() else host
+    addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    end, last = time.monotonic() + step(), OSError("the host has no address")
+    for tried, (family, _, _, _, address) in enumerate(addresses):
+        left = end - time.monotonic()
+        share = max(left / (len(addresses) - tried), min(left, LEAST_SHARE))
+        try:
+            return dial(family, address, _limit(share))
+        except OSError as error:
+            last = error
+    raise last
+
+
+def _connected(family: int, address: Any, limit: float | None) -> socket.socket:
+    """A socket that is connected to an address within a limit in seconds."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(limit)
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def remaining_seconds(rest: Rest) -> float | None:
+    """The time limit of the next step, as sockets take it; TimeoutError if no time is left."""
+    return _limit(rest())
+
+
+def _limit(left: float) -> float | None:
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left if left < MAX_POLL_SECONDS else None
+
+
+def set_socket_timeout(sock: Any, rest: Rest) -> None:
+    """Limit the next step of a socket; TimeoutError if no time is left.
+
+    The timeout of a socket is for each step, and would start again with every byte.
+    """
+    sock.settimeout(remaining_seconds(rest))
+
+
+def received(sock: Any, rest: Rest) -> bytes:
+    """The next bytes of a connection; none at its end. TimeoutError, OSError."""
+    set_socket_timeout(sock, rest)
+    # TLS within TLS returns 0 at an end without a message of TLS.
+    return sock.recv(_READ) or b""
+
+
+def pending(sock: Any) -> bool:
+    """Whether bytes have come that `poll` does not report: the rest of a record of TLS.
+
+    For TLS within TLS urllib3 buffers the inner part itself.
+    """
+    inner, outer = getattr(sock, "sslobj", sock), getattr(sock, "incoming", None)
+    return bool(getattr(inner, "pending", int)() or (outer is not None and outer.pending))
+
+
+def _secured(sock: Any, trust: ssl.SSLContext, name: str, step: Rest) -> Any:
     """TLS over a socket, with a server of this name."""
     name = name.partition("%")[0]  # the zone of an IPv6 address
     try:
+        set_socket_timeout(sock, step)
         if isinstance(sock, ssl.SSLSocket):
             from urllib3.util.ssltransport import SSLTransport  # TLS within TLS: no socket can
 
             return SSLTransport(sock, trust, name)
         return trust.wrap_socket(sock, server_hostname=name)
+    except TimeoutError as error:
+        raise Unopened("time") from error
+    except ssl.SSLEOFError as error:  # a load balancer without a server, or one that starts
+        raise Unopened("handshake") from error
     # ValueError: a name that no certificate can have.
     except (ssl.SSLError, ValueError) as error:
         raise Unopened("trust") from error
+    except OSError as error:
+        raise Unopened("handshake") from error
 
 
 def _proxy(address: str) -> SplitResult:
     """The parts of a proxy's address; UsageError, without the address, if it is invalid."""
     with contextlib.suppress(ValueError):
-        found = urlsplit(address)
-        if found.scheme in _PORTS and found.hostname and _port(found):
-            if found.scheme.startswith("socks") and importlib.util.find_spec("socks") is None:
+        url = urlsplit(address)
+        if url.scheme in _PORTS and url.hostname and _port(url):
+            if url.scheme.startswith("socks") and importlib.util.find_spec("socks") is None:
                 raise UsageError(
                     "the proxy to the API server is a SOCKS proxy, and PySocks is missing",
                     hint="pip install 'arena-topo[socks]'",
                 )
-            return found
+            return url
     raise UsageError(
         "the proxy to the API server has no address that can be used",
         why="it is like http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
         hint="see HTTPS_PROXY, proxy-url",
     )
+
+
+def _host(address: SplitResult) -> str:
+    """The host of an address; the zone of an IPv6 address is quoted there (RFC 6874)."""
+    host = address.hostname or ""
+    return host.replace("%25", "%", 1) if ":" in host else host
 
 
 def _port(address: SplitResult) -> int:
@@ -312,22 +447,22 @@ def _unchecked(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def tls(found: Access) -> ssl.SSLContext:
+def tls(access: Access) -> ssl.SSLContext:
     """The TLS settings: trusted CAs and the client's certificate; UsageError if one is invalid."""
-    where = f"context {found.context}" if found.context else "the pod's service account"
+    where = f"context {access.context}" if access.context else "the pod's service account"
     try:
-        context = _trusting(cafile=found.ca_file, cadata=found.ca)
+        context = _trusting(cafile=access.ca_file, cadata=access.ca)
     except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
     except OSError as error:
-        raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
+        raise UsageError(f"{access.ca_file}: cannot be read", why=error.strerror) from error
     context.set_alpn_protocols(["http/1.1"])
-    if not found.verify:
+    if not access.verify:
         _unchecked(context)
-    if found.certificate:
+    if access.certificate:
         try:
             with contextlib.ExitStack() as stack:
-                context.load_cert_chain(*(_as_file(one, stack) for one in found.certificate))
+                context.load_cert_chain(*(_as_file(file, stack) for file in access.certificate))
         except ssl.SSLError as error:
             raise UsageError(
                 f"{where}: client-certificate and client-key do not belong together, or are no PEM"

@@ -10,9 +10,9 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.lines import LogOptions, Wanted
+from arena_topo.engines.attach_request import AttachRequest
+from arena_topo.engines.lines import LogOptions, SourceFilter
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
@@ -33,8 +34,9 @@ from arena_topo.engines.local.store import (
     Job,
     JobState,
     JobStore,
-    Submission,
+    StoredRequest,
     launcher_name,
+    open_to_append,
     worker_name,
 )
 from arena_topo.engines.private import state_folder
@@ -48,17 +50,17 @@ from arena_topo.errors import (
     UsageError,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
-from arena_topo.manifests.cause import in_words
+from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.notes import Note
-from arena_topo.solver import Request, Unplaceable, Verdict
+from arena_topo.solver import UNCONSTRAINED, Constraint, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine, Node
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
+    from arena_topo.manifests.forecast import Move
 
 ADDRESS = "127.0.0.1"
 
@@ -84,7 +86,7 @@ _ONLY_ON_CLUSTERS = (
 )
 """The flags about containers and their operator, which do not exist on this machine."""
 
-_PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
+_PATIENCE = 2 * (processes.KILL_GRACE + processes.INSIST) + 4
 """Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
 supervisor may have to end a launcher first and then the rest."""
 
@@ -95,7 +97,7 @@ _supervisors: set[int] = set()
 """The process IDs of supervisors that this process has started and not yet collected."""
 
 
-def open_backend(options: Options) -> LocalBackend:
+def open_local(options: Options) -> LocalBackend:
     """Open the engine on this machine; ArenaError where it cannot work."""
     if not (processes.PROC / "self/stat").exists():
         raise ArenaError(
@@ -127,7 +129,7 @@ class LocalBackend:
     place = "local"
     look_every = 0.25
     starts_waiting = True
-    binding = scheduler.HOLDS
+    binding = scheduler.LOCAL_BINDING
     queue = None
 
     def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
@@ -184,11 +186,11 @@ class LocalBackend:
         return self._cluster(self._emulate)
 
     def _cluster(self, emulate: str | None) -> Cluster:
-        jobs, broken = self._jobs(None)
-        known = scheduler.minus(scheduler.machines(emulate), scheduler.taken(jobs))
+        jobs, broken = self._jobs(None, unfinished=True)
+        known = scheduler.in_use(scheduler.local_machines(emulate), jobs)
         notes = (
-            Note(one.folder.name, "broken job", f"{one.message}; its GPUs count as free")
-            for one in broken
+            Note(broken.folder.name, "broken job", f"{broken.message}; its GPUs count as free")
+            for broken in broken
         )
         return replace(known, notes=(*known.notes, *notes))
 
@@ -197,28 +199,30 @@ class LocalBackend:
         from arena_topo.engines.occupancy import NodePod, viewed  # noqa: PLC0415  only to look here
 
         pods: dict[str, list[NodePod]] = defaultdict(list)
-        for job in self.jobs(None):
+        for job in map(self._status, self._jobs(None, unfinished=True)[0]):
             # A job that runs on another machine of the same home has no GPUs of this one.
             if job.phase.over or job.phase is Phase.UNKNOWN or job.forecast is None:
                 continue
-            workers = {one.worker: one for one in job.instances}
+            workers = {instance.worker: instance for instance in job.instances}
             for worker, node, gpus in job.forecast.workers:
-                one, devices = workers.get(worker), tuple(sorted(gpus))
+                instance, devices = workers.get(worker), tuple(sorted(gpus))
                 # A damaged record may place the workers of a suspended job, which has no pods.
-                if one is None or not devices:
+                if instance is None or not devices:
                     continue
                 pods[node].append(
                     NodePod(
-                        name=one.name,
+                        name=instance.name,
                         namespace=job.namespace,
-                        status=one.status,
+                        status=instance.status,
                         gpus=len(gpus),
                         devices=devices,
                         visible=devices,
                     )
                 )
         known = viewed(self.cluster(), pods=True)
-        return replace(known, nodes=tuple(_with_pods(one, pods[one.name]) for one in known.nodes))
+        return replace(
+            known, nodes=tuple(_with_pods(node, pods[node.name]) for node in known.nodes)
+        )
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -227,7 +231,7 @@ class LocalBackend:
 
     def machines(self) -> tuple[Node, ...]:
         """This machine, or those that are emulated."""
-        return scheduler.machines(self._emulate).nodes
+        return scheduler.local_machines(self._emulate).nodes
 
     @cached_property
     def _emulate(self) -> str | None:
@@ -250,8 +254,8 @@ class LocalBackend:
             job = self._store.create(submission, state, plan.objects, self._start)
             # Under the lock, for which the supervisor waits: its events come after this.
             placed = job.state.forecast.state == "placed"
-            said = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
-            self._store.add_event(job, "Placed" if placed else "Queued", said or "")
+            sentence = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
+            self._store.add_event(job, "Placed" if placed else "Queued", sentence or "")
         return (f"mpijob.kubeflow.org/{plan.job.name}",)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
@@ -262,41 +266,48 @@ class LocalBackend:
 
     def _require_free(self, plan: Plan) -> None:
         if self._store.read(self._store.folder(plan.job.name, plan.namespace)) is not None:
-            raise JobExists(plan.job.name)
+            raise JobExists(plan.job.name, plan.namespace)
 
     def _check(self, job: MPIJob) -> None:
         _check_size(job)
-        logs.limit(self._environment)
+        logs.log_size_limit(self._environment)
         words = next(mpirun.launches(job.command), None)
         # What a command does before it calls mpirun may change which that is.
         if words is None or not job.command.lstrip().startswith(words[0]):
             return
-        path = {one.key: one.value for one in job.env}.get("PATH", search_path(self._environment))
-        found = mpirun.find(words[0], path)
+        path = {variable.key: variable.value for variable in job.env}.get(
+            "PATH", search_path(self._environment)
+        )
+        program = mpirun.find_program(words[0], path)
         why: str | None = "there is no MPI on this machine"
-        if found is not None:
-            why = mpirun.complaint(words[1:], found, mpirun.flavour(found))
+        if program is not None:
+            why = mpirun.misuse_text(words[1:], program, mpirun.flavour(program))
         if why is not None:
             raise UsageError(f"{words[0]} cannot run this command", why=why, hint=mpirun.INSTALL)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
         """What was submitted under the names of the objects of a plan; None: nothing."""
         job = self._store.read(self._store.folder(plan.job.name, plan.namespace))
-        found: tuple[Manifest, ...] = ()
+        manifests: tuple[Manifest, ...] = ()
         if job is not None:
             with suppress(FileNotFoundError):  # another process deletes it at this moment
-                found = self._store.objects(job)
-        there = {(one["kind"], one["metadata"]["name"]): one for one in found}
-        return tuple(there.get((one["kind"], one["metadata"]["name"])) for one in plan.objects)
+                manifests = self._store.objects(job)
+        by_name = {
+            (manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in manifests
+        }
+        return tuple(
+            by_name.get((manifest["kind"], manifest["metadata"]["name"]))
+            for manifest in plan.objects
+        )
 
-    def _submission(self, plan: Plan) -> Submission:
+    def _submission(self, plan: Plan) -> StoredRequest:
         try:
             here = os.getcwd()  # noqa: PTH109  Path.cwd() is the same
         except FileNotFoundError:
             raise UsageError(
                 "the current folder is gone, and jobs start in it", hint="cd to another folder"
             ) from None
-        return Submission(
+        return StoredRequest(
             uid=str(uuid.uuid4()),
             name=plan.job.name,
             namespace=plan.namespace,
@@ -306,34 +317,36 @@ class LocalBackend:
             gpus=plan.job.gpus,
             emulate=self._emulate,
             request=plan.request,
+            timeout=float(plan.job.running_timeout) or None,
+            patience=float(plan.job.patience) or None,
             priority=plan.job.priority,
             environment={**self._environment, "PATH": search_path(self._environment)},
             folder=here,
             remarks=self.remarks(plan.job),
         )
 
-    def _first_state(self, submission: Submission) -> JobState:
+    def _first_state(self, submission: StoredRequest) -> JobState:
         """Give the job its GPUs at once if it is its turn; the caller holds the lock."""
-        jobs = supervisor.fail_orphans(self._store, self._store.jobs()[0])
+        jobs = supervisor.fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
         folder = self._store.folder(submission.name, submission.namespace)
-        waiting = JobState(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
+        waiting = JobState(phase=Phase.PENDING, forecast=PlacementForecast(state="waiting"))
         job = Job(folder=folder, submission=submission, state=waiting)
-        others = [one for one in jobs if not one.same(job)]
+        others = [other for other in jobs if not other.same(job)]
         try:
             forecast, reason = scheduler.schedule(job, (*others, job)), "starting"
         except Unplaceable as refused:
             if refused.verdict is Verdict.NEVER:
                 raise
             reason = refused.sentence
-            forecast = Forecast(
+            forecast = PlacementForecast(
                 state="waiting",
                 binding=scheduler.BINDING,
                 emulated=submission.emulate is not None,
-                cause=in_words(reason),
+                cause=scheduler.cause_of(refused),
             )
         return job.changed(forecast=forecast, reason=reason)
 
-    def _start(self, submission: Submission, diary: Path) -> processes.Process:
+    def _start(self, submission: StoredRequest, diary: Path) -> processes.Process:
         """Start a supervisor that outlives this process and its terminal.
 
         Its errors go into a file in the folder `diary`. Its standard input is its liveness lock.
@@ -344,7 +357,7 @@ class LocalBackend:
         sites = (*site.getsitepackages(), site.getusersitepackages())
         # Python looks into its own folders of packages after its standard library. On PYTHONPATH
         # they would come first, and a backport in them would replace a module of Python.
-        own = "" if package in {Path(one).resolve() for one in sites} else str(package)
+        own = "" if package in {Path(site).resolve() for site in sites} else str(package)
         path = os.pathsep.join(filter(None, [own, self._environment.get("PYTHONPATH")]))
         # The supervisor of a job that another job submits is no process of the other job.
         marks = {
@@ -354,9 +367,8 @@ class LocalBackend:
         }
         command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             with (
-                os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log,
+                os.fdopen(open_to_append(diary / "supervisor.log"), "ab") as log,
                 self._store.starting(diary) as lock,
             ):
                 started = subprocess.Popen(
@@ -374,26 +386,27 @@ class LocalBackend:
         # `_reap` collects it, and not the object, which would complain at the end of this process.
         started.returncode = 0
         _supervisors.add(started.pid)
-        found = processes.process(started.pid)
-        if found is None:
+        process = processes.process(started.pid)
+        if process is None:
             raise ArenaError("the process that runs the job ended at once")
-        return found
+        return process
 
     @property
     def pausing(self) -> LocalBackend:
         """How jobs are suspended and resumed."""
         return self
 
-    def check_restart(self, name: str, namespace: str) -> None:
-        """Unplaceable if a job that has GPUs would not start at once after a suspension.
+    def foresee(self, name: str, namespace: str, constraint: Constraint) -> Move:
+        """Where a job would go after a suspension; Unplaceable if it would not start at once.
 
-        NotFound, or NotPossible for a job of another machine.
+        NotFound, or NotPossible for a job of another machine, or one without GPUs to choose.
         """
-        logs.limit(self._environment)
-        job = self._store.job(name, namespace)
-        _check_pausable(job, f"{name} cannot be placed anew", f"{_deletion(job)} removes it")
-        if job.holding:
-            scheduler.check_restart(job, self._store.jobs()[0])
+        logs.log_size_limit(self._environment)
+        job, cannot = self._store.job(name, namespace), f"{name} cannot be placed anew"
+        _check_pausable(job, cannot, f"{_deletion(job)}, and submit it again")
+        if constraint != UNCONSTRAINED and not job.submission.gpus:
+            raise NotPossible(cannot, why="it asks for no GPUs, so it can be nowhere else")
+        return scheduler.foresee_locally(job, self._store.jobs(unfinished=True)[0], constraint)
 
     def suspend(self, name: str, namespace: str) -> bool:
         """End a job's processes until it is resumed; False if it was suspended already."""
@@ -404,27 +417,29 @@ class LocalBackend:
                 return False
             self._store.mark(job, HELD)
         left = self._stop(job)
-        after = self._settled(self._store.job(name, namespace))
-        if after is None or not job.same(after):
-            raise JobNotFound(name, namespace)
-        # The job may have ended by itself in the meantime.
-        _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
-        done = "its processes were ended, and its GPUs are free"
-        self._store.add_event(after, "Suspended", done)
+        with self._store.lock():
+            after = self._current(name, namespace)
+            if not job.same(after):
+                raise JobNotFound(name, namespace)
+            # The job may have ended by itself in the meantime, or been resumed.
+            _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
+            if job.same_run(after):
+                done = "its processes were ended, and its GPUs are free"
+                self._store.add_event(after, "Suspended", done)
         if left:
             raise _unending(f"the job {name} is suspended", left)
         return True
 
-    def resume(self, name: str, namespace: str) -> bool:
+    def resume(self, name: str, namespace: str, constraint: Constraint = UNCONSTRAINED) -> bool:
         """Queue or start a suspended job again; False if the job was not suspended."""
-        logs.limit(self._environment)
+        logs.log_size_limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"
             _check_pausable(job, f"{name} cannot be resumed", again)
             if job.state.phase is not Phase.SUSPENDED:
                 return False
-            state = self._first_state(job.submission)
+            state = self._first_state(scheduler.constrained(job, constraint).submission)
             # As on a cluster the pods are new: the log so far becomes the log of the run before.
             for pod in logs.pods(job.folder):
                 logs.begin_run(pod)
@@ -435,11 +450,14 @@ class LocalBackend:
         return True
 
     def _current(self, name: str, namespace: str) -> Job:
-        """The job, failed if it is an orphan; the caller holds the lock."""
-        found = supervisor.settled(self._store, self._store.job(name, namespace))
-        if found is None or _is_gone(found):
+        """The job, failed if it is an orphan; NotFound also if another process deletes it.
+
+        The caller holds the lock.
+        """
+        job = supervisor.fail_orphan(self._store, self._store.job(name, namespace))
+        if job is None or job.being_deleted:
             raise JobNotFound(name, namespace)
-        return found
+        return job
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
@@ -448,15 +466,11 @@ class LocalBackend:
         """
         try:
             job = self._store.job(name, namespace)
-        except Broken as error:
-            known = error.uid
-            if uid is not None and uid != known:
-                raise JobNotFound(name, namespace) from None
-            if known is not None:
-                processes.end(lambda: processes.of_job(known))
-            with self._store.lock():
-                self._store.remove(error.folder)
-            return
+        except Broken:
+            if self._delete_broken(name, namespace, uid):
+                return
+            # Its supervisor has written its record anew, or another process has removed the job.
+            job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
         ours = scheduler.is_here(job)
@@ -466,36 +480,68 @@ class LocalBackend:
             self._archive(job, before)
             self._store.mark(job, UNWANTED)
             return
-        with self._store.deleting(job):
+        with ExitStack() as closing:
+            with self._store.lock():
+                current = self._store.read(job.folder)
+                if current is None or not job.same(current):
+                    return
+                # From here on no other process resumes it, so this is its last run.
+                job = current
+                closing.enter_context(self._store.deleting(job))
             left = self._stop(job) if ours else frozenset()
             self._archive(job, before)
             with self._store.lock():
-                found = self._store.read(job.folder)
+                current = self._store.read(job.folder)
                 # Another process may have removed the job, and even submitted a new one.
-                if found is not None and job.same(found):
+                if current is not None and job.same(current):
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
-                        supervisor.remove_scratch(found)
-                    self._store.remove(found.folder)
+                        supervisor.remove_scratch(self._store, current)
+                    self._store.remove(current.folder)
         if left:
             raise _unending(f"the job {name} is deleted", left)
 
+    def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
+        """Remove the folder of a job that cannot be read, and end the processes of the job.
+
+        Whether that was done: by now it may be readable, or removed. NotFound for another `uid`.
+        """
+        folder = self._store.folder(name, namespace)
+        with self._store.lock():
+            try:
+                self._store.read(folder)
+            except Broken as error:
+                if uid is not None and uid != error.uid:
+                    raise JobNotFound(name, namespace) from error
+                if error.uid is not None:
+                    supervisor.end_processes(self._store, folder, error.uid)
+                self._store.remove(folder)
+                return True
+        return False
+
     def _stop(self, job: Job) -> AbstractSet[int]:
-        """End a job's supervisor and processes; the processes that cannot be ended."""
-        process = job.state.supervisor
-        if process is not None:
-            # On SIGTERM the supervisor ends its pods, then itself.
-            processes.end(
-                lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE
-            )
-        left = processes.end(lambda: processes.of_job(job.submission.uid))
-        if job.supervised:
-            # No signal reaches a supervisor in another container, but it sees this mark.
-            with suppress(ArenaError), self._store.lock():
-                if self._store.contains(job):
+        """End the present run of a job, and no later one; the processes that cannot be ended."""
+        run, uid = job.state.supervisor, job.submission.uid
+
+        def signalled() -> AbstractSet[int]:
+            # The supervisor that the record of a copied folder names belongs to another job.
+            ours = run is not None and job.supervised and processes.supervises(run, uid)
+            return {run.pid} if run is not None and ours else frozenset()
+
+        # On SIGTERM the supervisor ends its pods, then itself.
+        processes.end(signalled, grace=_PATIENCE)
+        with self._store.lock():
+            if not job.same_run(self._store.read(job.folder)):
+                return frozenset()
+            left = supervisor.end_processes(self._store, job.folder, uid)
+            if job.supervised:
+                # No signal reaches a supervisor in another container, but it sees this mark.
+                with suppress(ArenaError):
                     self._store.mark(job, HELD)
         late = time.monotonic() + _PATIENCE
-        while job.supervised and self._store.contains(job) and time.monotonic() < late:
+        while job.supervised and time.monotonic() < late:
+            if not job.same_run(self._store.read(job.folder)):
+                break
             time.sleep(_STEP)
         return left
 
@@ -511,7 +557,7 @@ class LocalBackend:
             if archive.most > 0 and self._store.contains(job):
                 manifest = self._store.objects(job)[0]
                 slots = supervisor.read_pods(manifest, job.submission.gpus).slots
-                archive.adopt(self.place, before, logs.everything(job), slots=slots)
+                archive.adopt(self.place, before, logs.all_lines(job), slots=slots)
 
     # ------------------------------------------------------------------ reading
 
@@ -519,24 +565,42 @@ class LocalBackend:
         """One job; NotFound if there is none."""
         _reap()
         try:
-            found = self._settled(self._store.job(name, namespace))
-            if found is None:
+            job = self._settled(self._store.job(name, namespace))
+            if job is None:
                 raise JobNotFound(name, namespace)
         except Broken as error:
             return _broken(error)
-        return self._status(found)
+        return self._status(job)
 
     def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
-        """What a job asks of the solver, and the machines that it was submitted for."""
-        submission = self._store.job(name, namespace).submission
-        return submission.request or submission.counted, self._cluster(submission.emulate)
+        """What a job asks of the solver, and what is left for it of the machines it asked for."""
+        job = self._store.job(name, namespace)
+        submission = job.submission
+        return submission.request or submission.counted, self._left(submission.emulate, job)
+
+    def left(self, timeout: float | None = None) -> Cluster:
+        """The machines with what is left for a new job, which may run for `timeout` seconds."""
+        return self._left(self._emulate, None, timeout)
+
+    def _left(self, emulate: str | None, job: Job | None, timeout: float | None = None) -> Cluster:
+        jobs = self._jobs(None, unfinished=True)[0]
+        now = self._cluster(emulate)
+        return scheduler.machines_left(now, jobs, emulate=emulate, before=job, timeout=timeout)
+
+    def starts_by(self, name: str, namespace: str) -> float | None:
+        """The latest start of the head of the queue (Unix seconds); None if that is not known."""
+        jobs, _broken = self._jobs(None, unfinished=True)
+        folder = self._store.folder(name, namespace)
+        # It may have been deleted since the caller saw it.
+        head = next((job for job in jobs if job.folder == folder), None)
+        return None if head is None else scheduler.latest_local_start(head, jobs)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
         jobs, broken = self._jobs(namespace)
         if selector:
             labels = LabelSelector.parse(selector)
-            jobs = tuple(one for one in jobs if labels.matches(self._labels(one)))
+            jobs = tuple(job for job in jobs if labels.matches(self._labels(job)))
             broken = ()
         return (*map(self._status, reversed(jobs)), *map(_broken, broken))
 
@@ -554,18 +618,18 @@ class LocalBackend:
         return self._store.events(self._store.job(job.name, job.namespace))
 
     def follow(
-        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+        self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the wanted pods of a job as one stream; see `Backend.follow`."""
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise JobNotFound(job.name, job.namespace)
-        pods = (one.pod for one in logs.sources(seen) if wanted(one))
+        pods = (source.pod for source in logs.sources(seen) if wanted(source))
         _check_container(options.container, next(pods, launcher_name(job.name)))
 
         def look() -> Job | None:
-            found = self._store.read(seen.folder)
-            return self._settled(found) if found is not None and seen.same(found) else None
+            job = self._store.read(seen.folder)
+            return self._settled(job) if job is not None and seen.same(job) else None
 
         return logs.LocalFollowing(look() or seen, look, options, wanted)
 
@@ -573,18 +637,16 @@ class LocalBackend:
         self,
         job: JobStatus,
         instance: str,
-        command: Sequence[str],
+        request: AttachRequest,
         *,
-        container: str | None = None,
-        terminal: bool = False,
         tell: Callable[[str], None] = unheard,
     ) -> int:
         """Run a command as a pod would, on this process's streams; its exit code."""
-        from arena_topo.engines.local import attaching  # noqa: PLC0415  its own command
+        from arena_topo.engines.local import pod_command  # noqa: PLC0415  its own command
 
-        _check_container(container, instance)
-        found = self._store.job(job.name, job.namespace)
-        return attaching.attach(found, instance, command, terminal=terminal, tell=tell)
+        _check_container(request.container, instance)
+        stored = self._store.job(job.name, job.namespace)
+        return pod_command.attach_process(stored, instance, request, tell=tell)
 
     def metrics(
         self,
@@ -608,26 +670,28 @@ class LocalBackend:
             hint="set KUBECONFIG, or print the object with --dry-run -o yaml",
         )
 
-    def _jobs(self, namespace: str | None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
+    def _jobs(
+        self, namespace: str | None, *, unfinished: bool = False
+    ) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
         _reap()
-        jobs, broken = self._store.jobs(namespace)
+        jobs, broken = self._store.jobs(namespace, unfinished=unfinished)
         return tuple(filter(None, map(self._settled, jobs))), broken
 
     def _settled(self, job: Job) -> Job | None:
         """The job, failed if its supervisor was killed; None if it is gone."""
-        found: Job | None = job
+        current: Job | None = job
         if supervisor.is_orphaned(job):
             with self._store.lock():
-                found = supervisor.settled(self._store, job)
-        return None if found is None or _is_gone(found) else found
+                current = supervisor.fail_orphan(self._store, job)
+        return None if current is None or _is_gone(current) else current
 
     def _status(self, job: Job) -> JobStatus:
-        from arena_topo.clusters.usage import launcher_command  # noqa: PLC0415  not to submit
+        from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to submit
 
         forecast = scheduler.present(job)
         job = structs.replace(job, state=job.changed(forecast=forecast))
         asked, state = job.submission, job.state
-        phase, reason = state.phase, state.reason
+        phase, reason = state.phase, state.reason or (_LATER if job.later else None)
         if not phase.over and not scheduler.is_here(job):
             phase = Phase.UNKNOWN
             reason = f"it runs on {asked.host}, which cannot be looked into from here"
@@ -641,6 +705,7 @@ class LocalBackend:
             phase=phase,
             created=asked.created,
             finished=state.finished,
+            deadline=job.deadline,
             instances=() if held else pods,
             stopped=pods if held and begun else (),
             priority=asked.priority or "N/A",
@@ -680,9 +745,14 @@ def _is_gone(job: Job) -> bool:
     return job.state.phase.over and job.being_deleted
 
 
+_LATER = "a later version of arena-topo has recorded it"
+
+
 def _check_pausable(job: Job, cannot: str, over: str) -> None:
-    """NotPossible for a job that is over, with the hint `over`, or of another machine."""
+    """NotPossible for a job that is over (hint `over`), of another machine or a later version."""
     host, phase = job.submission.host, job.state.phase
+    if job.later:
+        raise NotPossible(cannot, why=_LATER, hint=f"that version can; {_deletion(job)} removes it")
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
     if not scheduler.is_here(job):
@@ -701,9 +771,9 @@ def _check_container(container: str | None, instance: str) -> None:
         )
 
 
-def _instances(found: Job) -> Iterator[Instance]:
+def _instances(stored: Job) -> Iterator[Instance]:
     """The pods of a job; they stay listed after its end, with their GPUs."""
-    job, state = found.submission, found.state
+    job, state = stored.submission, stored.state
     nodes = {index: node for index, node, _ in state.forecast.workers}
     # Its processes were killed from outside.
     cut = state.phase is Phase.FAILED and state.exit_code is None
@@ -742,7 +812,7 @@ def _instances(found: Job) -> Iterator[Instance]:
 
 def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
     return ArenaError(
-        f"{done}, but {processes.listed(left)} of it cannot be ended",
+        f"{done}, but {processes.processes_text(left)} of it cannot be ended",
         why="they run as another user, or wait in the kernel for a device or file server",
         hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
     )

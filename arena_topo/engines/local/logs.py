@@ -26,19 +26,26 @@ from arena_topo.engines import Phase
 from arena_topo.engines.lines import (
     Line,
     LogOptions,
+    LogTurn,
     Notice,
     Parser,
     Source,
-    Turn,
-    Wanted,
+    SourceFilter,
     since,
     stamped,
 )
-from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, worker_name
+from arena_topo.engines.local.store import (
+    CONTAINER,
+    LARGEST_FILE,
+    Job,
+    launcher_name,
+    require_file,
+    worker_name,
+)
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.job import Quantity
 
-LIMIT = 64 << 20
+DEFAULT_LOG_SIZE = 64 << 20
 """The size of a log: somewhat more than a kubelet's 5 files of 10 MiB
 (containerLogMaxFiles, containerLogMaxSize; Kubernetes, KubeletConfiguration v1beta1)."""
 
@@ -75,24 +82,24 @@ _BATCH = 2 << 20
 """About the bytes of a log in a `read` of a follow."""
 
 
-def limit(environment: Mapping[str, str]) -> int | None:
+def log_size_limit(environment: Mapping[str, str]) -> int | None:
     """The size limit of a log in bytes, None for no limit; UsageError for an invalid variable."""
     text = environment.get(LIMIT_VARIABLE, "")
     if not text:
-        return LIMIT
+        return DEFAULT_LOG_SIZE
     try:
-        found = int(Quantity.parse(text).amount)
+        size = int(Quantity.parse(text).amount)
     except ValueError as error:
         raise UsageError(
             f"{LIMIT_VARIABLE}: {error}", hint="say how much of a log to keep, such as 64Mi"
         ) from None
-    return found or None
+    return size or None
 
 
 # ---------------------------------------------------------------- the files
 
 
-class Part(NamedTuple):
+class LogFile(NamedTuple):
     """A file of a log: its run, and the byte of the run's log at which it begins."""
 
     run: int
@@ -102,11 +109,8 @@ class Part(NamedTuple):
 
 _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
-EARLIER = "log"
-"""The file of the version before: lines without times, and a hole for a removed beginning."""
 
-
-def parts(place: str, folder: int | None = None) -> list[Part]:
+def parts(place: str, folder: int | None = None) -> list[LogFile]:
     """The files of a log in their order; `place` is relative to `folder` (a descriptor)."""
     try:
         opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
@@ -115,13 +119,11 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
         return []
     try:
         names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
-        matches = (_NAME.fullmatch(name) for name in names)
-        found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
-        if EARLIER in names:
-            found.append(Part(0, 0, EARLIER))
+        matches = map(_NAME.fullmatch, names)
+        files = [LogFile(int(match[1]), int(match[2]), match[0]) for match in matches if match]
     finally:
         os.close(opened)
-    return sorted(found)
+    return sorted(files)
 
 
 def pods(folder: Path) -> tuple[Path, ...]:
@@ -156,7 +158,7 @@ class LogWriter:
         place.mkdir(mode=0o700, exist_ok=True)
         before = parts(str(place))
         self._place, self._most = place, most
-        self._longest = max(_SHORTEST, min(_LONGEST, (most or LIMIT * _SHARE) // _SHARE))
+        self._longest = max(_SHORTEST, min(_LONGEST, (most or DEFAULT_LOG_SIZE * _SHARE) // _SHARE))
         self._run, self._start = before[-1][:2] if before else (0, 0)
         self._file = self._opened(self._start)
         self._size = os.fstat(self._file).st_size
@@ -229,8 +231,8 @@ class LogWriter:
     def _make_room(self) -> None:
         if self._most is None:
             return
-        files = [self._place / one.name for one in parts(str(self._place))]
-        sizes = [one.stat().st_size for one in files]
+        files = [self._place / part.name for part in parts(str(self._place))]
+        sizes = [file.stat().st_size for file in files]
         total = sum(sizes) + self._longest
         for file, size in zip(files[:-1], sizes, strict=False):
             if total <= self._most:
@@ -241,11 +243,11 @@ class LogWriter:
 
 def pipe() -> tuple[int, int]:
     """The ends of a pipe for the output of a pod: to be drained, and the pod's."""
-    heard, said = os.pipe()
+    heard, writable = os.pipe()
     # Refused beyond the user's limit of all pipes.
     with contextlib.suppress(OSError):
         fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
-    return heard, said
+    return heard, writable
 
 
 # ---------------------------------------------------------------- reading
@@ -262,8 +264,8 @@ class LogReader:
         self._place, self._folder = place, folder
         self._file = -1
         self._inside = False
-        self.part: Part | None = None
-        self.last: Part | None = None
+        self.part: LogFile | None = None
+        self.last: LogFile | None = None
         self.lost = 0
         """Bytes that were removed between this file and the one that was read before it."""
 
@@ -276,24 +278,24 @@ class LogReader:
             os.close(self._file)
         self._file = -1
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LogFile]:
         """The files of the log, in their order."""
         return parts(self._place, self._folder)
 
-    def read(self) -> bytes | Part | None:
+    def read(self) -> bytes | LogFile | None:
         """The next bytes; the next file, where one begins; None: no more now."""
         if data := self._read():
             return data
         before = self.part
         if before is not None and self.last is not None and before >= self.last:
             return None
-        following = next((one for one in self.parts() if before is None or one > before), None)
+        following = next((part for part in self.parts() if before is None or part > before), None)
         if following is None:
             return None
         # A file is complete once there is a next one.
         return self._read() or (following if self.go_to(following) else None)
 
-    def go_to(self, part: Part, at: int = 0) -> bool:
+    def go_to(self, part: LogFile, at: int = 0) -> bool:
         """Go on at a byte of a file; False if that file was removed just now."""
         try:
             opened = self._opened(part)
@@ -309,33 +311,37 @@ class LogReader:
         os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
         return True
 
-    def begin(self, run: Sequence[Part], tail: int | None) -> bool:
+    def begin(self, run: Sequence[LogFile], tail: int | None) -> bool:
         """Go to the last `tail` lines of a run with these files; whether that is its beginning."""
         part, at = (run[0], 0) if tail is None else self._tail(run, tail)
         if not self.go_to(part, at):
-            later = next((one for one in self.parts() if one > part), None)
+            later = next((file for file in self.parts() if file > part), None)
             return later is not None and self.go_to(later)
         return (part, at) == (run[0], 0)
 
     def _read(self) -> bytes:
         if self.part is None:
             return b""
-        data = rows = os.read(self._file, _CHUNK)
-        if self.part.name == EARLIER:
-            while data and not (data := data.lstrip(b"\0")):
-                data = os.read(self._file, _CHUNK)
-            rows = _rows(data, os.fstat(self._file).st_mtime_ns, inside=self._inside)
+        data = os.read(self._file, _CHUNK)
         if data:
             self._inside = not data.endswith(b"\n")
-        return rows
+        return data
 
-    def _opened(self, part: Part) -> int:
+    def _opened(self, part: LogFile) -> int:
         path = f"{self._place}/{part.name}"
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
+        # O_NONBLOCK: a named pipe would block.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        opened = os.open(path, flags, dir_fd=self._folder)
+        try:
+            require_file(opened, part.name, LARGEST_FILE)
+        except OSError:
+            os.close(opened)
+            raise
+        return opened
 
-    def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
+    def _tail(self, run: Sequence[LogFile], lines: int) -> tuple[LogFile, int]:
         """Where the last `lines` lines of a run begin."""
-        found, last = 0, True
+        line_feeds, last = 0, True
         for part in reversed(run):
             try:
                 with os.fdopen(self._opened(part), "rb") as file:
@@ -348,16 +354,16 @@ class LogReader:
             upto -= last and data.endswith(b"\n")
             last = last and not data
             while (upto := data.rfind(b"\n", 0, upto)) >= 0:
-                found += 1
-                if found == lines:
+                line_feeds += 1
+                if line_feeds == lines:
                     return part, upto + 1
         return run[0], 0
 
 
-def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
+def select_files(files: Sequence[LogFile], pod: str, options: LogOptions) -> list[LogFile]:
     """The files of the last run, or of the run before it; NotFound if there is none."""
-    wanted = (found[-1].run if found else 0) - options.previous
-    run = [one for one in found if one.run == wanted]
+    wanted = (files[-1].run if files else 0) - options.previous
+    run = [part for part in files if part.run == wanted]
     if wanted < 0:
         raise NotFound(
             f"there is no log of an earlier run of {pod}",
@@ -378,10 +384,10 @@ def given_up(count: int) -> ArenaError:
     return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
 
 
-def everything(job: Job) -> Iterator[Line | Notice]:
+def all_lines(job: Job) -> Iterator[Line | Notice]:
     """All lines of all runs of all pods of a job whose processes have ended.
 
-    A notice (`Turn.CUT`) comes before the lines of a log whose beginning was removed.
+    A notice (`LogTurn.CUT`) comes before the lines of a log whose beginning was removed.
     """
     for source in sources(job):
         with LogReader(str(job.folder / "pods" / source.pod)) as reader:
@@ -417,34 +423,34 @@ class _Lines:
         return self._wanted(self._parser.unfinished()) if quiet else []
 
     def _wanted(self, lines: list[Line]) -> list[Line]:
-        return [one for one in lines if one.at >= self._begins] if self._begins else lines
+        return [line for line in lines if line.at >= self._begins] if self._begins else lines
 
     def take(self) -> list[Line | Notice]:
         """The next lines and notices of about `_BATCH` bytes."""
-        found: list[Line | Notice] = []
+        items: list[Line | Notice] = []
         left = _BATCH
         while left > 0 and (got := self._reader.read()) is not None:
             if isinstance(got, bytes):
                 left -= len(got)
-                found += self._wanted(self._parser.feed(got))
+                items += self._wanted(self._parser.feed(got))
                 self.came = time.monotonic()
                 continue
             if got.run != self.source.run:
-                found += self.finish()
+                items += self.finish()
                 self.begin(replace(self.source, run=got.run))
-                found.append(Notice(turn=Turn.RESTARTED, source=self.source))
+                items.append(Notice(turn=LogTurn.RESTARTED, source=self.source))
             if self._reader.lost:
-                found += [*self.finish(), self.cut()]
-        return found
+                items += [*self.finish(), self.cut()]
+        return items
 
     def cut(self) -> Notice:
         """The notice of removed bytes."""
-        return Notice(turn=Turn.CUT, source=self.source, error=given_up(self._reader.lost))
+        return Notice(turn=LogTurn.CUT, source=self.source, error=given_up(self._reader.lost))
 
 
-def sources(found: Job) -> Iterator[Source]:
+def sources(stored: Job) -> Iterator[Source]:
     """The sources of a job's logs, the launcher's first."""
-    job = found.submission
+    job = stored.submission
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
         uid = f"{job.uid}-{name}"
@@ -466,7 +472,7 @@ class LocalFollowing:
         job: Job,
         look: Callable[[], Job | None],
         options: LogOptions,
-        wanted: Wanted,
+        wanted: SourceFilter,
     ) -> None:
         begins = since(options, time.time()) or 0
         self._bounded = options.previous or not options.follow
@@ -478,14 +484,16 @@ class LocalFollowing:
             raise JobNotFound(job.submission.name, job.submission.namespace) from error
         self._closing = contextlib.ExitStack()
         self._closing.callback(os.close, self._folder)
-        readers = ((LogReader(f"pods/{one.pod}", self._folder), one) for one in sources(job))
+        readers = (
+            (LogReader(f"pods/{source.pod}", self._folder), source) for source in sources(job)
+        )
         self._pods = [
             _Pod(self._closing.enter_context(reader), source, options, begins)
             for reader, source in readers
             if wanted(source)
         ]
         self._update(job, first=True)
-        self._said = [one for pod in self._pods if pod.there for one in pod.join()]
+        self._said = [item for pod in self._pods if pod.there for item in pod.join()]
 
     @property
     def done(self) -> bool:
@@ -534,26 +542,26 @@ class _Pod:
         self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
         self._bounded = options.previous or not options.follow
         self._joined = self._early = False
-        self._ending: Turn | None = None
+        self._ending: LogTurn | None = None
 
     def seen(self, job: Job | None, *, first: bool) -> None:
         """Take over from the job's record whether the pod has started, and whether it is over."""
         source, state = self._lines.source, None if job is None else job.state
         if state is None or (state.phase is Phase.SUSPENDED and not self._bounded):
-            self._ending = Turn.GONE
+            self._ending = LogTurn.GONE
             return
-        found = state.pods.get(source.pod)
+        pod_state = state.pods.get(source.pod)
         over = state.phase.over or state.phase is Phase.SUSPENDED
-        if found is None and not over:
+        if pod_state is None and not over:
             # A suspended job is in the queue again.
-            self._ending = Turn.GONE if self._joined else None
+            self._ending = LogTurn.GONE if self._joined else None
             return
         self.there = True
         self._early |= first
-        again = self._ending is Turn.GONE
+        again = self._ending is LogTurn.GONE
         # A launcher that failed may start again as long as the job is not over.
-        ended = over or (not source.chief and found is not None and bool(found.finished))
-        self._ending = Turn.ENDED if ended else None
+        ended = over or (not source.chief and pod_state is not None and bool(pod_state.finished))
+        self._ending = LogTurn.ENDED if ended else None
         if not self._bounded and (again or not ended):
             self.over = False
 
@@ -562,7 +570,7 @@ class _Pod:
         self._joined = True
         options, source = self._options, self._lines.source
         try:
-            run = chosen(self._reader.parts(), source.pod, options)
+            run = select_files(self._reader.parts(), source.pod, options)
             tail = options.tail if self._early else None
             whole = bool(run) and self._reader.begin(run, tail)
         except (ArenaError, OSError) as error:
@@ -570,22 +578,22 @@ class _Pod:
         if run:
             self._lines.begin(replace(source, run=run[0].run))
             self._reader.last = run[-1] if self._bounded else None
-        found: list[Line | Notice] = [Notice(turn=Turn.JOINED, source=self._lines.source)]
+        items: list[Line | Notice] = [Notice(turn=LogTurn.JOINED, source=self._lines.source)]
         if whole and self._reader.lost:
-            found.append(self._lines.cut())
-        return found
+            items.append(self._lines.cut())
+        return items
 
     def read(self, *, look: bool) -> list[Line | Notice]:
         """The new lines and notices; with `look` also of a log that had no file before."""
         if not self.there or self.over:
             return []
-        found = [] if self._joined else self.join()
-        if self.over or (self._reader.part is None and not look and not found):
-            return found
+        items = [] if self._joined else self.join()
+        if self.over or (self._reader.part is None and not look and not items):
+            return items
         try:
             came = self._lines.take()
         except OSError as error:
-            return [*found, *self._refused(error)]
+            return [*items, *self._refused(error)]
         if not came and (self._bounded or self._ending is not None):
             self.over = True
             came += self._lines.finish()
@@ -593,11 +601,11 @@ class _Pod:
                 came.append(Notice(turn=self._ending, source=self._lines.source))
         elif not came and self._options.unfinished:
             came += self._lines.unfinished()
-        return found + came
+        return items + came
 
     def _refused(self, error: ArenaError | OSError) -> list[Line | Notice]:
         self.over = True
         source = self._lines.source
         if not isinstance(error, ArenaError):
             error = ArenaError(f"cannot read the log of {source.pod}", why=str(error))
-        return [Notice(turn=Turn.REFUSED, source=source, error=error)]
+        return [Notice(turn=LogTurn.REFUSED, source=source, error=error)]

@@ -41,7 +41,7 @@ PRIVATE = (
 )
 """Variables that each pod has its own value of; the launcher's never overwrite a worker's."""
 
-NOT_FOUND = 127
+COMMAND_NOT_FOUND = 127
 """The exit code where there is no mpirun, as of a shell that does not find a command."""
 
 _USAGE = 2
@@ -119,7 +119,7 @@ def _simple_commands(command: str) -> Iterator[list[str]]:
             simple = []
 
 
-def read(words: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+def parse_options(words: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """The options at the beginning of a program's words, each with its values, and the rest.
 
     The rest begins with the command, or with the first option that Open MPI 4 does not have.
@@ -151,7 +151,7 @@ OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL = "Open MPI 4", "Open MPI 5", "MPICH", "Int
 
 def flavour(program: Path) -> str | None:
     """Whose mpirun a file is, as `--version` tells; None for another."""
-    import subprocess  # noqa: PLC0415  slow to import, and `read` is used on clusters too
+    import subprocess  # noqa: PLC0415  slow to import, and `parse_options` is used on clusters too
 
     try:
         done = subprocess.run(
@@ -165,34 +165,34 @@ def flavour(program: Path) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = done.stdout + done.stderr
-    if "Intel(R) MPI" in said:
+    output = done.stdout + done.stderr
+    if "Intel(R) MPI" in output:
         return INTEL
-    if "HYDRA" in said:
+    if "HYDRA" in output:
         return MPICH
-    found = re.search(r"\((Open MPI|OpenRTE|PRRTE)\) (\d+)", said)
-    if found is None:
+    match = re.search(r"\((Open MPI|OpenRTE|PRRTE)\) (\d+)", output)
+    if match is None:
         return None
-    return OPEN_MPI_5 if found[1] == "PRRTE" or int(found[2]) > 4 else OPEN_MPI_4  # noqa: PLR2004
+    return OPEN_MPI_5 if match[1] == "PRRTE" or int(match[2]) > 4 else OPEN_MPI_4  # noqa: PLR2004
 
 
-def find(program: str, path: str, shims: Path | None = None) -> Path | None:
+def find_program(program: str, path: str, shims: Path | None = None) -> Path | None:
     """The first `program` on a PATH that is not in the folder of the stand-ins."""
     for folder in path.split(os.pathsep):
         here = Path(folder or ".")
         with contextlib.suppress(OSError):
             if shims is not None and here.samefile(shims):
                 continue
-        found = shutil.which(program, path=str(here))
-        if found is not None:
-            return Path(found)
+        program_path = shutil.which(program, path=str(here))
+        if program_path is not None:
+            return Path(program_path)
     return None
 
 
-def complaint(words: Sequence[str], program: Path, mpi: str | None) -> str | None:
+def misuse_text(words: Sequence[str], program: Path, mpi: str | None) -> str | None:
     """Why this mpirun, of that flavour, does not understand a command line; None if it does."""
     for part in _programs(words):
-        for option, *_ in read(part)[0]:
+        for option, *_ in parse_options(part)[0]:
             name = option.lstrip("-")
             if (mpi in {MPICH, INTEL} and name not in _HYDRA) or (
                 mpi == OPEN_MPI_5 and (name in _NOT_IN_5 or option in _TWO_DASHES_IN_5)
@@ -230,7 +230,7 @@ def foreign(name: str, value: str, here: Collection[str]) -> bool:
     exact = value.startswith("=") or not name.startswith("NCCL")
     for word in value.removeprefix("=").split(","):
         wanted = word.partition(":")[0]
-        if any(one == wanted or (not exact and one.startswith(wanted)) for one in here):
+        if any(host == wanted or (not exact and host.startswith(wanted)) for host in here):
             return False
     return True
 
@@ -252,24 +252,24 @@ def local_words(
 
     Without -x of variables that are not in the environment too: Open MPI would complain of each.
     """
-    said: list[str] = []
+    notes: list[str] = []
     absent: list[str] = []
     for index, program in enumerate(_programs(words)):
-        said += [":"] if index else []
-        options, rest = read(program)
+        notes += [":"] if index else []
+        options, rest = parse_options(program)
         for option in options:
             name, text = option[0].lstrip("-"), option[-1]
             key, equals, value = text.partition("=")
             if name == "x" and foreign(key, value, here):
                 absent.append(text)
             elif name == "x":
-                said += option if equals or key[-1:] == "*" or key in environment else ()
+                notes += option if equals or key[-1:] == "*" or key in environment else ()
             elif name in _MCA:
-                said += () if ROUTES.fullmatch(option[1]) else option
+                notes += () if ROUTES.fullmatch(option[1]) else option
             elif not (name.endswith(_HOSTS) and text.startswith("/etc/mpi/")):
-                said += option
-        said += rest
-    return said, absent
+                notes += option
+        notes += rest
+    return notes, absent
 
 
 # ---------------------------------------------------------------- the stand-ins
@@ -281,15 +281,15 @@ def script(verb: str, folder: Path, *words: str) -> str:
     return f'#!/bin/sh\nexec {shlex.join(started)} "$@"\n'
 
 
-def run(folder: Path, program: str, words: Sequence[str]) -> int:
+def exec_program(folder: Path, program: str, words: Sequence[str]) -> int:
     """Become the real mpirun; the exit code is returned only where that cannot be."""
     job = json.loads((folder / "pods.json").read_bytes())
-    found = find(program, os.environ.get("PATH", ""), Path(job["bin"]))
-    if found is None:
+    path = find_program(program, os.environ.get("PATH", ""), Path(job["bin"]))
+    if path is None:
         _say(f"{program}: no MPI is installed on this machine", INSTALL)
-        return NOT_FOUND
-    mpi = flavour(found)
-    why = complaint(words, found, mpi)
+        return COMMAND_NOT_FOUND
+    mpi = flavour(path)
+    why = misuse_text(words, path, mpi)
     if why is not None:
         _say(f"{program}: {why}", INSTALL)
         return _USAGE
@@ -300,23 +300,23 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
     absent = [f"{key}={value}" for key, value in environment.items() if foreign(key, value, here)]
     for setting in absent:
         del environment[setting.partition("=")[0]]
-    said, named = local_words(words, environment, here)
+    notes, named = local_words(words, environment, here)
     if absent or named:
         _say(f"{program}: {no_interface(absent + named)}")
     sys.stderr.flush()
     if mpi == OPEN_MPI_4:
         environment["OPAL_OUTPUT_STDERR_FD"] = str(_filtered())
-        daemon = found.resolve().with_name("orted")
+        daemon = path.resolve().with_name("orted")
         if daemon.exists():
             # Else ranks would find the programs beside mpirun before those of their own PATH.
             # A shell reads it.
             environment["OMPI_MCA_orte_launch_agent"] = shlex.quote(str(daemon))
-            said.insert(0, "--noprefix")
+            notes.insert(0, "--noprefix")
     _hear_again()
     try:
-        os.execve(found, [str(found), *said], environment)  # noqa: S606
+        os.execve(path, [str(path), *notes], environment)  # noqa: S606
     except OSError as error:
-        _say(f"{program}: cannot run {found}: {error.strerror}")
+        _say(f"{program}: cannot run {path}: {error.strerror}")
         return 126
 
 
@@ -358,7 +358,7 @@ def agent(folder: Path, words: Sequence[str]) -> int:
     job = json.loads((folder / "pods.json").read_bytes())
     # With or without who logs in, and with or without the domain.
     host = rest[0].rpartition("@")[2] if rest else ""
-    pod = next((one for one in (host, host.partition(".")[0]) if one in job["slots"]), None)
+    pod = next((name for name in (host, host.partition(".")[0]) if name in job["slots"]), None)
     if pod is None:
         _say(f"there is no worker {host} in this job; its workers are {', '.join(job['slots'])}")
         return 255
@@ -388,7 +388,7 @@ def main() -> int:
     verb, folder, *words = sys.argv[1:]
     if verb == "agent":
         return agent(Path(folder), words)
-    return run(Path(folder), words[0], words[1:])
+    return exec_program(Path(folder), words[0], words[1:])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ POD_MARK = "ARENA_TOPO_POD"
 KEEPER_MARK = "ARENA_TOPO_KEEPER_UID"
 """The environment variable that says which job a process is the supervisor of."""
 
-GRACE = 3.0
+KILL_GRACE = 3.0
 """Seconds between asking a process to end and killing it."""
 
 INSIST = 10.0
@@ -52,13 +52,18 @@ class Process:
 
 def process(pid: int) -> Process | None:
     """The process that has this ID now; None if there is none, or only its remains."""
-    found = _stat(pid)
-    return None if found is None else Process(pid=pid, started=found[1], boot=boot())
+    stat = _stat(pid)
+    return None if stat is None else Process(pid=pid, started=stat[1], boot=boot())
 
 
-def alive(one: Process) -> bool:
+def alive(member: Process) -> bool:
     """Whether this process, and not another with its ID, still runs."""
-    return process(one.pid) == one
+    return process(member.pid) == member
+
+
+def supervises(process: Process, uid: str) -> bool:
+    """Whether this process runs, and is the supervisor of the job with this uid."""
+    return alive(process) and f"{KEEPER_MARK}={uid}".encode() in _environment(process.pid)
 
 
 @cache
@@ -67,12 +72,12 @@ def boot() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def exit_code(waited: int) -> int:
+def shell_exit_code(waited: int) -> int:
     """The exit code as shells give it: 128 and the signal that ended a process (negative here)."""
     return waited if waited >= 0 else 128 - waited
 
 
-def of_job(uid: str) -> AbstractSet[int]:
+def processes_of_job(uid: str) -> AbstractSet[int]:
     """The processes with the mark of a job in their environment."""
     mark = f"{JOB_MARK}={uid}".encode()
     return {
@@ -86,9 +91,9 @@ def descendants(ancestor: int) -> AbstractSet[int]:
     """All descendants of a process except supervisors, since a job may submit other jobs."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
-        found = _stat(pid)
-        if found is not None:
-            children.setdefault(found[0], []).append(pid)
+        stat = _stat(pid)
+        if stat is not None:
+            children.setdefault(stat[0], []).append(pid)
     known: set[int] = set()
     waiting = [ancestor]
     while waiting:
@@ -102,7 +107,7 @@ def descendants(ancestor: int) -> AbstractSet[int]:
 def end(
     find: Callable[[], AbstractSet[int]],
     *,
-    grace: float = GRACE,
+    grace: float = KILL_GRACE,
     reap: Callable[[], None] = lambda: None,
 ) -> AbstractSet[int]:
     """End all processes that `find` returns; the processes that cannot be ended.
@@ -112,14 +117,14 @@ def end(
     after each round, where this process has to collect its children.
     """
     deadline = time.monotonic() + grace
-    told: set[int] = set()
+    signalled: set[int] = set()
     denied: set[int] = set()
     while (left := find()) - denied:
         now = time.monotonic()
         if now < deadline:
             # A stopped process handles SIGTERM only after SIGCONT.
-            denied |= _send(find, left - told, signal.SIGTERM, signal.SIGCONT)
-            told |= left
+            denied |= _send(find, left - signalled, signal.SIGTERM, signal.SIGCONT)
+            signalled |= left
         elif now < deadline + INSIST:
             denied |= _send(find, left - denied, signal.SIGKILL)
         else:
@@ -129,7 +134,7 @@ def end(
     return left
 
 
-def listed(pids: AbstractSet[int]) -> str:
+def processes_text(pids: AbstractSet[int]) -> str:
     """Process IDs for a person: `process 7`, `processes 7, 8`."""
     return f"process{'es' * (len(pids) > 1)} {', '.join(map(str, sorted(pids)))}"
 
@@ -148,9 +153,9 @@ def _send(
             opened[pid] = _opened(pid)
     denied = set()
     try:
-        found = find() if opened else frozenset()
+        current = find() if opened else frozenset()
         # The oldest first: a shell that outlives its child reports the end of the child in the log.
-        for pid in sorted(opened.keys() & found, key=_age):
+        for pid in sorted(opened.keys() & current, key=_age):
             try:
                 for number in numbers:
                     _signal(pid, opened[pid], number)
@@ -187,8 +192,8 @@ def _signal(pid: int, opened: int | None, number: signal.Signals) -> None:
 
 def _age(pid: int) -> tuple[int, int]:
     """A sort key: the start of a process, then its ID."""
-    found = _stat(pid)
-    return (0 if found is None else found[1], pid)
+    stat = _stat(pid)
+    return (0 if stat is None else stat[1], pid)
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -200,7 +205,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _is_supervisor(pid: int) -> bool:
-    return any(one.startswith(f"{KEEPER_MARK}=".encode()) for one in _environment(pid))
+    return any(variable.startswith(f"{KEEPER_MARK}=".encode()) for variable in _environment(pid))
 
 
 def _pids() -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""The scheduler of local jobs: their machines, free GPUs, and a FIFO queue with a reservation.
+"""The scheduler of local jobs: their machines, free GPUs, and their queue.
 
-A job gets all its GPUs at once and exclusively. The job that has waited longest reserves the GPUs
-of its best placement on the empty machines; younger jobs may only use other GPUs.
+A job gets all its GPUs at once and exclusively. Its turn comes as for the gangs of a cluster, by
+the rule in `queueing`, but for priorities, which do not count here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -21,28 +22,36 @@ from msgspec import structs
 
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
-from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.solver import NODE_TIER, Unplaceable, Verdict
+from arena_topo.manifests import Binding, Guarantee, PlacementForecast
+from arena_topo.manifests.cause import Cause, in_words, patience_cause
+from arena_topo.solver import NODE_TIER, UNCONSTRAINED, Constraint, Unplaceable, Verdict
 from arena_topo.topology import (
     Cluster,
     GPUSet,
+    Holding,
     Machine,
     Node,
     NodeName,
+    count,
     gpu_set,
+    members,
     nvidia,
 )
 from arena_topo.topology.models import model_of
 
 if TYPE_CHECKING:
-    from arena_topo.engines.local.store import Job, Submission
+    from arena_topo.engines.local.store import Job, StoredRequest
+    from arena_topo.manifests.forecast import Move
+    from arena_topo.queueing import Waiting
+    from arena_topo.queueing.patience import PatientWait
+    from arena_topo.queueing.reservation import QueueHead
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
 """The machines that are emulated where there are no GPUs: those of the published example."""
 
 BINDING = "local"
 
-HOLDS = Binding(name=BINDING, guarantee=Guarantee.GPUS, separate=False)
+LOCAL_BINDING = Binding(name=BINDING, guarantee=Guarantee.GPUS, separate=False)
 """Each worker gets its GPUs, and all share this machine's host id and /dev/shm."""
 
 
@@ -74,17 +83,19 @@ def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def machines(emulate: str | None) -> Cluster:
+def local_machines(emulate: str | None) -> Cluster:
     """The machines with all their GPUs free; ArenaError if this one has lost its GPUs."""
     if emulate is not None:
         from arena_topo.topology import presets  # noqa: PLC0415  not needed on a real machine
 
-        return _cluster(presets.emulated(emulate), emulated=True, source=f"emulated {emulate}")
-    found = this_machine()
-    return _cluster((found,), emulated=False, source=f"this machine ({found.name})")
+        return _cluster(
+            presets.emulated_machines(emulate), emulated=True, source=f"emulated {emulate}"
+        )
+    machine = this_machine()
+    return _cluster((machine,), emulated=False, source=f"this machine ({machine.name})")
 
 
-def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluster:
+def _cluster(machines: Iterable[Machine], *, emulated: bool, source: str) -> Cluster:
     return Cluster(
         nodes=tuple(
             Node(
@@ -95,7 +106,7 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
                 # No other scheduler is known to give out these GPUs.
                 dedicated=True,
             )
-            for machine in found
+            for machine in machines
         ),
         emulated=emulated,
         source=source,
@@ -109,16 +120,16 @@ def this_machine() -> Machine:
     Only an answer with GPUs is cached: asking takes seconds on large machines, but a driver that
     lists no GPUs may list them a moment later.
     """
-    found = look()
-    if isinstance(found, Machine):
-        return found
+    detected = detect_machine()
+    if isinstance(detected, Machine):
+        return detected
     raise _Silent(
         "this machine has no GPUs that NVML or nvidia-smi can list",
         hint=f"nvidia-smi tells more; --emulate {DEFAULT_EMULATION} works anywhere",
     )
 
 
-def look() -> Machine | tuple[str, ...]:
+def detect_machine() -> Machine | tuple[str, ...]:
     """This machine as NVML describes it, else nvidia-smi; or why neither does."""
     reasons = []
     for ask in (_nvml, _nvidia_smi):
@@ -133,7 +144,7 @@ INFINIBAND = Path("/sys/class/infiniband")
 """Where Linux lists the devices of RDMA (Documentation/ABI/stable/sysfs-class-infiniband)."""
 
 
-def with_nics(machine: Machine) -> Machine:
+def with_local_nics(machine: Machine) -> Machine:
     """This machine with the NICs that nvidia-smi lists, and the speed of their active ports.
 
     NVML lists no NICs. The speed of a NIC without an active port is unknown.
@@ -220,28 +231,34 @@ def _asked(*words: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise _Silent(f"nvidia-smi: {error}") from None
     if done.returncode:
-        said = (done.stderr + done.stdout).strip().partition("\n")[0]
-        raise _Silent(f"nvidia-smi: {said or f'it ended with {done.returncode}'}")
+        first_line = (done.stderr + done.stdout).strip().partition("\n")[0]
+        raise _Silent(f"nvidia-smi: {first_line or f'it ended with {done.returncode}'}")
     return done.stdout
 
 
-def minus(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
-    """The machines without the GPUs that are taken (bits by node)."""
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(node, free=GPUSet(node.free & ~taken.get(node.name, 0)))
-            for node in cluster.nodes
-        ),
-    )
+def in_use(cluster: Cluster, jobs: Iterable[Job]) -> Cluster:
+    """The machines without the GPUs that jobs have, and with these jobs."""
+    holdings: dict[str, list[Holding]] = defaultdict(list)
+    for job in jobs:
+        if job.holding and is_here(job):
+            for name, bits in _bits([present(job)]).items():
+                gpus = GPUSet(bits)
+                holdings[name].append(Holding(job=_key(job), size=count(gpus), gpus=gpus))
+
+    def used(node: Node) -> Node:
+        holders = tuple(holding for holding in holdings.get(node.name, ()) if holding.size)
+        taken = gpu_set(gpu for holder in holders for gpu in members(holder.gpus))
+        return replace(node, free=GPUSet(node.free & ~taken), holders=holders)
+
+    return replace(cluster, nodes=tuple(map(used, cluster.nodes)))
 
 
-def taken(jobs: Iterable[Job]) -> dict[str, int]:
-    """The GPUs that jobs have on this machine and the emulated machines: bitmaps by node."""
-    return _bits(present(job) for job in jobs if job.holding and is_here(job))
+def _key(job: Job) -> str:
+    """The namespace and name of a job, as people write them."""
+    return f"{job.submission.namespace}/{job.submission.name}"
 
 
-def present(job: Job) -> Forecast:
+def present(job: Job) -> PlacementForecast:
     """The placement of a job; a renamed machine has its new name in it."""
     asked, forecast = job.submission, job.state.forecast
     if asked.emulate is not None or asked.host == host() or not is_here(job):
@@ -251,55 +268,105 @@ def present(job: Job) -> Forecast:
     )
 
 
-def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
+def _bits(forecasts: Iterable[PlacementForecast]) -> dict[str, int]:
+    bitmaps: dict[str, int] = defaultdict(int)
     for forecast in forecasts:
         for _, node, gpus in forecast.workers:
-            found[node] |= gpu_set(gpus)
-    return found
+            bitmaps[node] |= gpu_set(gpus)
+    return bitmaps
 
 
-def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
+def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
     """The placement that a job gets now; Unplaceable gives the reason if it must wait.
 
     `jobs` are all jobs, oldest first; the caller holds the lock.
     """
-    here = [one for one in jobs if is_here(one)]
-    cluster = machines(job.submission.emulate)
-    now = minus(cluster, taken(one for one in here if one.submission.uid != job.submission.uid))
-    head = _head(job, here, cluster)
-    if head is None:
-        return choose(job.submission, now)
-    older, reserved = head
+    here = [other for other in jobs if is_here(other)]
+    others = [other for other in here if other.submission.uid != job.submission.uid]
+    now = in_use(local_machines(job.submission.emulate), others)
+    head = _head(here, emulate=job.submission.emulate)
+    left = _left(now, head, job)
     try:
-        return choose(job.submission, minus(now, reserved))
+        forecast = choose(job.submission, left)
     except Unplaceable as refused:
+        if head is None or left is now:
+            raise
         try:
             choose(job.submission, now)
         except Unplaceable:
             raise refused from None
         raise Unplaceable(
-            f"{older.submission.name} has waited longer and comes first",
+            f"{head.gang.key.partition('/')[2]} has waited longer and comes first",
             verdict=Verdict.NOT_NOW,
             refusals=(),
         ) from None
+    _check_patience(job.submission, left)
+    return forecast
 
 
-def check_restart(job: Job, jobs: Iterable[Job]) -> None:
-    """Unplaceable if a job that has GPUs would not start at once after a suspension.
+class _Patient(Unplaceable):
+    """A job waits for a better placement."""
+
+    def __init__(self, wait: PatientWait) -> None:
+        self.cause = patience_cause(wait)
+        super().__init__(str(self.cause), verdict=Verdict.NOT_NOW, refusals=())
+
+
+def cause_of(refused: Unplaceable) -> Cause | None:
+    """Why a job waits that was refused."""
+    return refused.cause if isinstance(refused, _Patient) else in_words(refused.sentence)
+
+
+def _check_patience(asked: StoredRequest, left: Cluster) -> None:
+    """Refuse a placement for which a job does not end its wait yet."""
+    from arena_topo.queueing.patience import waits_for  # noqa: PLC0415  loads the solver
+    from arena_topo.solver.door import Solver  # noqa: PLC0415  as above
+
+    until = asked.created + (asked.patience or 0.0)
+    if asked.request is None or time.time() >= until:
+        return
+    offer = Solver(left).find(asked.request)
+    machines = Solver(local_machines(asked.emulate))
+    wait = None if offer is None else waits_for(asked.request, offer, machines, until=until)
+    if wait is not None:
+        raise _Patient(wait)
+
+
+def constrained(job: Job, constraint: Constraint) -> Job:
+    """A job with this constraint on its placement."""
+    asked = job.submission
+    if constraint == UNCONSTRAINED:
+        return job
+    request = constraint.on(asked.request or asked.counted)
+    return structs.replace(job, submission=structs.replace(asked, request=request))
+
+
+def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Move:
+    """Where a job is, and where it would go after a suspension; Unplaceable if it had to wait.
 
     `jobs` are all jobs, oldest first. While the job is suspended, waiting jobs may take its GPUs.
     """
-    after, started = list(jobs), []
-    for index, other in enumerate(after):
-        if other.waiting and is_here(other):
-            others = [one for one in after if not one.same(job)]
-            with suppress(Unplaceable):
-                state = other.changed(forecast=schedule(other, others))
-                after[index] = structs.replace(other, state=state)
-                started.append(other.submission.name)
+    from arena_topo.manifests.forecast import Move, where_it_is  # noqa: PLC0415  loads the solver
+
+    asked, after, started = job.submission, list(jobs), list[str]()
+    before: PlacementForecast | None = None
+    compelled = ""
+    if job.holding:
+        others = (other for other in after if not other.same(job))
+        cluster = in_use(local_machines(asked.emulate), others)
+        before = present(job)
+        if asked.gpus:
+            request = asked.request or asked.counted
+            before, compelled = where_it_is(before, request, cluster, LOCAL_BINDING)
+        for index, other in enumerate(after):
+            if other.waiting and is_here(other):
+                rest = [other for other in after if not other.same(job)]
+                with suppress(Unplaceable):
+                    state = other.changed(forecast=schedule(other, rest))
+                    after[index] = structs.replace(other, state=state)
+                    started.append(other.submission.name)
     try:
-        schedule(job, after)
+        forecast = schedule(constrained(job, constraint), after)
     except Unplaceable as refused:
         if refused.verdict is Verdict.NEVER or not started:
             raise
@@ -308,48 +375,120 @@ def check_restart(job: Job, jobs: Iterable[Job]) -> None:
             verdict=Verdict.NOT_NOW,
             refusals=(),
         ) from None
+    return Move(before=before, after=forecast, compelled=compelled)
 
 
-def _head(job: Job, jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, dict[str, int]] | None:
-    """The head of the queue, if it is older than a job, and the GPUs that it reserves."""
-    for other in jobs:
-        if other.submission.uid == job.submission.uid:
-            return None
-        if other.waiting and other.submission.emulate == job.submission.emulate:
-            # A job that never fits reserves nothing.
-            with suppress(Unplaceable):
-                return other, _bits([choose(other.submission, cluster)])
-    return None
+def machines_left(
+    now: Cluster,
+    jobs: Iterable[Job],
+    *,
+    emulate: str | None,
+    before: Job | None,
+    timeout: float | None = None,
+) -> Cluster:
+    """The machines as they are now, with the GPUs reserved for the first job that waits.
+
+    `before`: only a job older than that one counts; None for a job that is yet to come, with this
+    `timeout`. `jobs` are all jobs, oldest first.
+    """
+    head = _head([job for job in jobs if is_here(job)], emulate=emulate)
+    if before is not None:
+        return _left(now, head, before)
+    return _left(now, head, None, timeout=timeout)
 
 
-def choose(submission: Submission, cluster: Cluster) -> Forecast:
+def _left(
+    now: Cluster, head: QueueHead | None, mine: Job | None, *, timeout: float | None = None
+) -> Cluster:
+    """What the head of the queue leaves of the machines for a job, or for one yet to come."""
+    from arena_topo.queueing import LAST  # noqa: PLC0415  loads the solver
+    from arena_topo.queueing.reservation import left_for  # noqa: PLC0415  as above
+
+    rank, timeout = (
+        (LAST, timeout) if mine is None else (_waiting(mine).rank, mine.submission.timeout)
+    )
+    if head is None or not head.delayed_by(rank, timeout, time.time()):
+        return now
+    return left_for(head, now)
+
+
+def _waiting(job: Job) -> Waiting:
+    """A job as the rule of the queue sees it."""
+    from arena_topo.queueing import Waiting  # noqa: PLC0415  loads the solver
+
+    asked = job.submission
+    return Waiting(
+        key=_key(job),
+        request=asked.request or asked.counted,
+        since=asked.created,
+        timeout=asked.timeout,
+        until=asked.created + (asked.patience or 0.0),
+    )
+
+
+def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
+    """The head of the queue on these machines; a job without GPUs, or for others, is not in it."""
+    queue = [
+        job
+        for job in jobs
+        if job.waiting and job.submission.gpus and job.submission.emulate == emulate
+    ]
+    if not queue:
+        return None
+    from arena_topo.queueing import Running, Situation  # noqa: PLC0415  loads the solver
+    from arena_topo.queueing.reservation import head_of  # noqa: PLC0415  as above
+
+    machines = local_machines(emulate)
+    running = (
+        Running(key=_key(job), started=job.started, timeout=job.submission.timeout)
+        for job in jobs
+        if job.holding
+    )
+    seen = Situation(
+        cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
+    )
+    return head_of(map(_waiting, queue), seen)
+
+
+def latest_local_start(job: Job, jobs: Iterable[Job]) -> float | None:
+    """The latest start of the head of the queue (Unix seconds); None if that is not known.
+
+    `jobs` are all jobs, oldest first.
+    """
+    head = _head([job for job in jobs if is_here(job)], emulate=job.submission.emulate)
+    return None if head is None or head.gang.key != _key(job) else head.starts
+
+
+def choose(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
     """The best placement of a job on what is free; Unplaceable if there is none.
 
     GPUs that are only counted are taken node by node, lowest indexes first.
     """
     from arena_topo.manifests.forecast import forecast_of  # noqa: PLC0415  loads the solver
-    from arena_topo.solver import Solver  # noqa: PLC0415
+    from arena_topo.solver.door import Solver  # noqa: PLC0415
 
     solver = Solver(cluster)
     if submission.request is not None:
-        return forecast_of(solver.place(submission.request), cluster, HOLDS)
+        return forecast_of(solver.place(submission.request), cluster, LOCAL_BINDING)
     if not submission.gpus:
         node = str(cluster.nodes[0].name)
         workers = tuple((worker, node, ()) for worker in range(submission.workers))
-        return Forecast(state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated)
-    found = solver.first_fit(submission.counted)
-    if found is None:
+        return PlacementForecast(
+            state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated
+        )
+    placement = solver.first_fit(submission.counted)
+    if placement is None:
         raise solver.explain(submission.counted)
     # Nothing was searched for, so nothing is proven.
-    return structs.replace(forecast_of(found, cluster, HOLDS), optimal=None)
+    return structs.replace(forecast_of(placement, cluster, LOCAL_BINDING), optimal=None)
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
     """The value of CUDA_VISIBLE_DEVICES for these GPUs: UUIDs where known, else indexes."""
     known: dict[int, Any] = {
         gpu.index: gpu.uuid or gpu.index
-        for one in cluster.nodes
-        if one.name == node
-        for gpu in one.machine.gpus
+        for host in cluster.nodes
+        if host.name == node
+        for gpu in host.machine.gpus
     }
     return ",".join(str(known.get(index, index)) for index in gpus)

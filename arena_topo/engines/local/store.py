@@ -13,8 +13,12 @@
         room                                reserved space for the record of the job's end
         held                                exists while the job is suspended, or to be suspended
         unwanted                            exists if the supervisor has to delete the job
+        over                                has the time of `record` if the job has ended
         pods.json                           the environments of its pods, and what mpirun reads
         pods/POD/RUN-START.log              the output of a pod (see logs)
+
+A job that has ended never changes again, so whoever looks for GPUs does not read its record: there
+may be thousands. Where `over` is missing, or `record` was edited since, the record is read.
 
 The folder must belong to the user and be closed to others. The next command that lists jobs removes
 the folders that a killed submitter or deleter leaves (jobs/NAMESPACE/.new-*, .gone-*).
@@ -52,11 +56,11 @@ from arena_topo.engines.local.processes import Process
 from arena_topo.engines.private import require_private
 from arena_topo.errors import ArenaError, JobNotFound, UsageError
 from arena_topo.files import replace_file
-from arena_topo.manifests import Forecast, Guarantee, Manifest
+from arena_topo.manifests import STATES, Manifest, PlacementForecast, reserves
 from arena_topo.solver import BEYOND, NODE_TIER, Request
 
-FORMAT = 1
-"""The version of the files; a reader refuses those of a later one."""
+STORE_FORMAT = 1
+"""The version of the file `record`; that of a later one is shown and never changed."""
 
 CONTAINER = "mpi"
 """The name of a pod's only container in arena's manifests; here it isolates nothing."""
@@ -77,6 +81,9 @@ _ROOM, _ROOM_OF_POD = 1 << 17, 1 << 12
 _RESERVED = 1 << 14
 """Bytes that are reserved for the record of a job's end."""
 
+LARGEST_FILE = 1 << 25
+"""Bytes of a file of a job, at most; the largest, of a job of 32,768 workers, have some 10 MiB."""
+
 _LONGEST_NAME = 255
 """Bytes of the name of a file, at most (NAME_MAX, limits.h)."""
 
@@ -88,6 +95,7 @@ _UNFINISHED = (".new-", ".gone-")
 
 # Unix seconds; later than the year 9892 there is no date in every time zone.
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=250_000_000_000)]
+_Seconds = Annotated[float, msgspec.Meta(gt=0)]
 ExitCode = Annotated[int, msgspec.Meta(ge=0, le=255)]
 _Workers = Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
 _Gpus = Annotated[int, msgspec.Meta(ge=0, le=_MOST_GPUS)]
@@ -98,13 +106,14 @@ _Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z")]
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request for a job, which never changes.
 
     `request` is None for a job whose GPUs are only counted. `emulate` names the machines to
     emulate, None for this machine. `environment` and `folder` are those of the submitter. `host` is
-    the machine of the job. `remarks` are lines for the launcher's log. `digest` is the SHA-256 of
-    the objects, empty in files of earlier versions.
+    the machine of the job. `timeout` is its --running-timeout, and `patience` its --patience, in
+    seconds; None without one. `remarks` are lines for
+    the launcher's log. `digest` is the SHA-256 of the objects.
     """
 
     uid: _Uid
@@ -116,6 +125,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     gpus: _Gpus
     emulate: str | None = None
     request: Request | None = None
+    timeout: _Seconds | None = None
+    patience: _Seconds | None = None
     priority: str = ""
     environment: Mapping[_Text, _Text] = msgspec.field(default_factory=dict)
     folder: str = "/"
@@ -142,7 +153,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a job. Its GPUs are those of `forecast` until `phase` is over."""
 
     phase: Phase
-    forecast: Forecast
+    forecast: PlacementForecast
     supervisor: Process | None = None
     reason: str | None = None
     finished: Moment | None = None
@@ -152,11 +163,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is stored."""
+    """A job as it is stored; `later`: its record is of a later version, which alone changes it."""
 
     folder: Path
-    submission: Submission
+    submission: StoredRequest
     state: JobState
+    later: bool = False
 
     @property
     def waiting(self) -> bool:
@@ -166,7 +178,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holding(self) -> bool:
         """Whether the job has GPUs."""
-        return not self.state.phase.over and self.state.forecast.state == "placed"
+        return not self.state.phase.over and reserves(self.state.forecast.state)
+
+    @property
+    def started(self) -> float | None:
+        """When the first pod of a running job started, in Unix seconds; None for other jobs."""
+        starts = (pod.started for pod in self.state.pods.values() if pod.started is not None)
+        return None if self.state.phase is not Phase.RUNNING else min(starts, default=None)
+
+    @property
+    def deadline(self) -> float | None:
+        """When a running job has to end, in Unix seconds; None without a running timeout."""
+        timeout, begun = self.submission.timeout, self.started
+        return None if timeout is None or begun is None else begun + timeout
 
     @property
     def supervised(self) -> bool:
@@ -175,7 +199,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         Containers may share a state folder and a host name, but not their processes. True also if
         that cannot be told now: the job of a supervisor that is taken for dead is ended.
         """
-        return _is_locked(self.folder / "alive") is not False
+        return _has_supervisor(self.folder)
 
     @property
     def being_deleted(self) -> bool:
@@ -189,6 +213,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def same(self, other: Job | None) -> bool:
         """Whether both are the same job, and not only jobs of one name."""
         return other is not None and other.submission.uid == self.submission.uid
+
+    def same_run(self, other: Job | None) -> bool:
+        """Whether both are the same job, and it has not been resumed in between."""
+        return (
+            other is not None
+            and self.same(other)
+            and other.state.supervisor == self.state.supervisor
+        )
 
     def changed(self, **changes: Any) -> JobState:
         """Its state with some changes."""
@@ -206,7 +238,7 @@ def worker_name(job: str, index: int) -> str:
 
 
 class Broken(ArenaError):
-    """A job whose files are truncated by a full disk, edited, or of another version."""
+    """A job whose files are truncated by a full disk, or edited."""
 
     def __init__(self, folder: Path, why: object) -> None:
         name, namespace = folder.name, folder.parent.name
@@ -289,30 +321,35 @@ class JobStore:
 
     def job(self, name: str, namespace: str) -> Job:
         """One job; NotFound if there is none, Broken if its files cannot be read."""
-        found = self.read(self.folder(name, namespace))
-        if found is None:
+        job = self.read(self.folder(name, namespace))
+        if job is None:
             raise JobNotFound(name, namespace)
-        return found
+        return job
 
-    def jobs(self, namespace: str | None = None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
-        """All jobs of a namespace or, for None, of all, oldest first; and those that are broken."""
+    def jobs(
+        self, namespace: str | None = None, *, unfinished: bool = False
+    ) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
+        """All jobs of a namespace or, for None, of all, oldest first; and those that are broken.
+
+        With `unfinished` without the jobs that have ended.
+        """
         self._require_private()
-        found: list[Job] = []
+        jobs: list[Job] = []
         broken: list[Broken] = []
         for space in [self._space(namespace)] if namespace else _folders(self._jobs):
             require_private(space)
             folders = _folders(space)
-            if any(one.name.startswith(_UNFINISHED) for one in folders):
+            if any(folder.name.startswith(_UNFINISHED) for folder in folders):
                 self._sweep(space)
             for folder in folders:
                 # Folders with other names are jobs that are being written, or no jobs.
-                if re.fullmatch(_FOLDER, folder.name):
+                if re.fullmatch(_FOLDER, folder.name) and not (unfinished and _is_over(folder)):
                     try:
-                        found += filter(None, [_read(folder)])
+                        jobs += filter(None, [_read(folder, unfinished=unfinished)])
                     except Broken as error:
                         broken.append(error)
-        found.sort(key=lambda one: (one.submission.created, one.submission.uid))
-        return tuple(found), tuple(broken)
+        jobs.sort(key=lambda job: (job.submission.created, job.submission.uid))
+        return tuple(jobs), tuple(broken)
 
     def _sweep(self, space: Path) -> None:
         """Remove the unfinished folders of submitters and deleters that were killed.
@@ -322,9 +359,9 @@ class JobStore:
         with contextlib.suppress(OSError):
             descriptor = _locked(self.root / "lock", wait=False)
             try:
-                for one in _folders(space):
-                    if one.name.startswith(_UNFINISHED):
-                        shutil.rmtree(one, ignore_errors=True)
+                for folder in _folders(space):
+                    if folder.name.startswith(_UNFINISHED):
+                        _erase(folder)
                 # The folder of a namespace goes with its last job.
                 space.rmdir()
             finally:
@@ -346,39 +383,59 @@ class JobStore:
         except (OSError, ValueError):
             return True
 
+    def is_copy(self, folder: Path, uid: str) -> bool:
+        """Whether another folder has this uid and a supervisor, and this folder has none."""
+        return not _has_supervisor(folder) and any(
+            other != folder and _has_supervisor(other) and Broken(other, "").uid == uid
+            for space in _folders(self._jobs)
+            for other in _folders(space)
+        )
+
     def objects(self, job: Job) -> tuple[Manifest, ...]:
         """The objects of a job, the MPIJob first, as a cluster would have them.
 
-        OSError if they cannot be read, Broken if they are not those that were submitted.
+        FileNotFoundError if the job was removed; Broken if they cannot be read, or are not those
+        that were submitted.
         """
-        data = (job.folder / "manifest.json").read_bytes()
-        if job.submission.digest not in {"", _digest(data)}:
-            raise Broken(job.folder, "manifest.json: it was changed after the job was submitted")
-        return tuple(decoded(data, list[Manifest], "manifest.json"))
+        name = "manifest.json"
+        try:
+            with _opened(job.folder) as opened:
+                data = _content(opened, name)
+            unchanged = job.submission.digest == _digest(data)
+            objects = tuple(_decoded(data, list[Manifest], name)) if unchanged else ()
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise Broken(job.folder, error) from error
+        if not unchanged:
+            raise Broken(job.folder, f"{name}: it was changed after the job was submitted")
+        return objects
 
     def events(self, job: Job) -> tuple[Event, ...]:
         """What happened to a job, oldest first."""
         try:
-            lines = (job.folder / "events").read_bytes().splitlines()
+            with _opened(job.folder) as opened:
+                # A launcher that is started again and again has no end of events.
+                lines = _content(opened, "events", end=True).splitlines()
         except OSError:
             return ()
-        found = []
+        events = []
         for line in lines:
             # A full disk leaves a truncated last line.
             with contextlib.suppress(ValueError):
-                event = decoded(line, Event, "events")
+                event = _decoded(line, Event, "events")
                 msgspec.convert(event.when, Moment)
-                found.append(event)
-        return tuple(found)
+                events.append(event)
+        return tuple(events)
 
     # ------------------------------------------------------------------ writing
 
     def create(
         self,
-        submission: Submission,
+        submission: StoredRequest,
         state: JobState,
         objects: Iterable[Manifest],
-        start: Callable[[Submission, Path], Process],
+        start: Callable[[StoredRequest, Path], Process],
     ) -> Job:
         """Add a job, whole or not at all; the caller holds the lock and has looked for the name.
 
@@ -416,6 +473,8 @@ class JobStore:
                     if _uid(opened) != job.submission.uid:
                         raise missing
                     replace_file("record", _recorded(state), folder=opened)
+                    if state.phase.over:
+                        _mark_over(opened)
             except (FileNotFoundError, NotADirectoryError):
                 raise missing from None
             except ValueError as error:
@@ -434,7 +493,7 @@ class JobStore:
                 folder.rename(gone)
             except FileNotFoundError:
                 raise JobNotFound(folder.name, folder.parent.name) from None
-            shutil.rmtree(gone, ignore_errors=True)
+            _erase(gone)
             with contextlib.suppress(OSError):
                 folder.parent.rmdir()
         self._notify()
@@ -467,9 +526,8 @@ class JobStore:
             reason=reason,
             message=message,
         )
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with contextlib.suppress(OSError):
-            descriptor = os.open(job.folder / "events", flags, 0o600)
+            descriptor = open_to_append(job.folder / "events")
             with os.fdopen(descriptor, "a", encoding="utf-8") as file:
                 file.write(json.dumps(msgspec.structs.asdict(event)) + "\n")
 
@@ -483,9 +541,9 @@ class JobStore:
     def _make(self, *folders: Path) -> None:
         # Environments and logs may contain secrets.
         self.root.parent.mkdir(parents=True, exist_ok=True)
-        for one in (self.root, self._jobs, *folders):
-            one.mkdir(mode=0o700, exist_ok=True)
-            require_private(one)
+        for folder in (self.root, self._jobs, *folders):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            require_private(folder)
 
     def _require_private(self) -> None:
         """ArenaError unless the state folder belongs to this user and is closed to others."""
@@ -527,15 +585,24 @@ def _require_own(descriptor: int, what: str) -> None:
 def _is_locked(path: Path) -> bool | None:
     """Whether a process has locked a file; None if that cannot be told now."""
     try:
-        with path.open("rb+") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
         return False
     except OSError:
         return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     return False
+
+
+def _has_supervisor(folder: Path) -> bool:
+    return _is_locked(folder / "alive") is not False
 
 
 def _reserve(path: Path, count: int) -> None:
@@ -560,7 +627,10 @@ def _folder_name(word: str, what: str) -> str:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(one for one in folder.iterdir() if one.is_dir())
+        with os.scandir(folder) as entries:
+            return [
+                folder / name for name in sorted(entry.name for entry in entries if entry.is_dir())
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -569,10 +639,24 @@ def _folders(folder: Path) -> list[Path]:
         ) from error
 
 
+def _erase(folder: Path) -> None:
+    """Remove a folder as far as possible; of a link only the link."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """An open folder: it stays the same even if it is renamed or replaced."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(folder, flags)
+    except NotADirectoryError:
+        if folder.is_symlink():
+            raise PermissionError("it is a link, maybe to the folder of another job") from None
+        raise
     try:
         _require_own(descriptor, "it")
         yield descriptor
@@ -591,7 +675,7 @@ def _encoded(value: object) -> bytes:
 
 
 def _recorded(state: JobState) -> bytes:
-    return _encoded({"format": FORMAT, "record": state})
+    return _encoded({"format": STORE_FORMAT, "record": state})
 
 
 class _Marked(msgspec.Struct):
@@ -600,30 +684,31 @@ class _Marked(msgspec.Struct):
     uid: _Uid
 
 
-class _Version(msgspec.Struct):
-    """The version of the file `record`, read first."""
+class _Recorded(msgspec.Struct):
+    """The file `record`; its record is a `JobState`."""
 
     format: int
-
-
-class _Recorded(msgspec.Struct):
-    """The file `record`, in the version of this program."""
-
-    record: JobState
+    record: dict[str, Any]
 
 
 _Kind = TypeVar("_Kind")
 
 
-def decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
+def _decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
     """Decode a JSON text of the file `name` as the type `kind`.
 
     ValueError names the file, the place in it and the reason.
     """
-    try:
+    with _naming(name):
         # Not by the decoder of msgspec, for the same reason as in `_encoded`.
         value = json.loads(data, parse_float=_finite, parse_constant=_finite)
         return msgspec.convert(value, kind)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
     except RecursionError as error:
         raise ValueError(f"{name}: it is nested too deeply") from error
     except (ValueError, msgspec.ValidationError, ArenaError) as error:
@@ -632,21 +717,51 @@ def decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
 
 
 def _finite(word: str) -> float:
-    found = float(word)
-    if not math.isfinite(found):
+    number = float(word)
+    if not math.isfinite(number):
         raise ValueError(f"{word} is no finite number")
-    return found
+    return number
 
 
-def _load(opened: int, name: str, kind: type[_Kind]) -> _Kind:
-    """Decode a JSON file of an open folder; OSError if it is not a file of this user."""
+def require_file(descriptor: int, name: str, most: float) -> None:
+    """OSError unless an open file is a regular one of this user, of at most `most` bytes."""
+    _require_own(descriptor, name)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise PermissionError(f"{name} is not a file")
+    if status.st_size > most:
+        raise OSError(f"{name} is larger than any file that arena-topo writes there")
+
+
+def open_to_append(file: Path) -> int:
+    """Open a file, which may not exist yet, to append to it; OSError if that would block."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(file, flags, 0o600)
+
+
+def _content(opened: int, name: str, *, end: bool = False) -> bytes:
+    """The content of a file of an open folder; with `end` only the end of a file that is too large.
+
+    OSError if it is not a file of this user, or is too large.
+    """
     # O_NONBLOCK: a named pipe would block.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, dir_fd=opened), "rb") as file:
-        _require_own(file.fileno(), name)
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise PermissionError(f"{name} is not a file")
-        return decoded(file.read(), kind, name)
+        require_file(file.fileno(), name, math.inf if end else LARGEST_FILE)
+        if end:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_FILE))
+        return file.read(LARGEST_FILE)
+
+
+def _load(opened: int, name: str, kind: type[_Kind]) -> _Kind:
+    """Decode a JSON file of an open folder; OSError as for `_content`, ValueError if invalid."""
+    return _decoded(_content(opened, name), kind, name)
+
+
+def load(folder: Path, name: str, kind: type[_Kind]) -> _Kind:
+    """Decode a JSON file of the folder of a job; OSError or ValueError if it cannot be read."""
+    with _opened(folder) as opened:
+        return _load(opened, name, kind)
 
 
 def _uid(opened: int) -> str:
@@ -654,28 +769,66 @@ def _uid(opened: int) -> str:
     return _load(opened, "submission.json", _Marked).uid
 
 
-def _state(opened: int) -> JobState:
-    """The state of a job; ValueError if it is invalid, or of another version."""
-    if _load(opened, "record", _Version).format != FORMAT:
-        raise ValueError("another version of arena-topo wrote it")
-    return _load(opened, "record", _Recorded).record
+def _state(opened: int) -> tuple[JobState, bool]:
+    """The state of a job, and whether it is of a later version; ValueError if it is invalid.
+
+    A phase of a later version is UNKNOWN.
+    """
+    recorded = _decoded(_content(opened, "record"), _Recorded, "record")
+    record, later = recorded.record, recorded.format != STORE_FORMAT
+    phase = record.get("phase")
+    if isinstance(phase, str) and phase not in set(Phase):
+        record, later = {**record, "phase": Phase.UNKNOWN}, True
+    with _naming(
+        "record" if recorded.format == STORE_FORMAT else f"record of format {recorded.format}"
+    ):
+        state = msgspec.convert(record, JobState)
+    return state, later or state.forecast.state not in STATES
 
 
-def _read(folder: Path) -> Job | None:
-    """The job in a trusted folder; None if there is none; Broken if it cannot be read."""
+def _is_over(folder: Path) -> bool:
+    """Whether the job in a folder is known to have ended, without reading its record."""
+    try:
+        # Strings, since paths would cost more than the calls.
+        return os.lstat(f"{folder}/over").st_mtime_ns == os.lstat(f"{folder}/record").st_mtime_ns
+    except OSError:
+        return False
+
+
+def _mark_over(opened: int) -> None:
+    """Mark the job of an open folder as ended; on a full disk its record will be read again."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        written = os.stat("record", dir_fd=opened).st_mtime_ns
+        marker = os.open("over", flags, 0o600, dir_fd=opened)
+        try:
+            os.utime(marker, ns=(written, written))
+        finally:
+            os.close(marker)
+
+
+def _read(folder: Path, *, unfinished: bool = False) -> Job | None:
+    """The job in a trusted folder; None if there is none; Broken if it cannot be read.
+
+    None with `unfinished` if it has ended.
+    """
     try:
         with _opened(folder) as opened:
-            submission = _load(opened, "submission.json", Submission)
-            state = _state(opened)
-        _check(folder, submission, state.forecast)
+            submission = _load(opened, "submission.json", StoredRequest)
+            state, later = _state(opened)
+            _check(folder, submission, state.forecast)
+            if unfinished and state.phase.over:
+                # The disk was full when it ended.
+                _mark_over(opened)
+                return None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise Broken(folder, error) from error
-    return Job(folder=folder, submission=submission, state=state)
+    return Job(folder=folder, submission=submission, state=state, later=later)
 
 
-def _check(folder: Path, job: Submission, forecast: Forecast) -> None:
+def _check(folder: Path, job: StoredRequest, forecast: PlacementForecast) -> None:
     """ValueError for values that have the right type and are still impossible."""
     if (job.name, job.namespace) != (folder.name, folder.parent.name):
         raise ValueError("submission.json: it is the submission of another job")
@@ -687,8 +840,6 @@ def _check(folder: Path, job: Submission, forecast: Forecast) -> None:
         and {request.required, request.preferred} <= {None, NODE_TIER, BEYOND}
     ):
         raise ValueError("submission.json: request is out of range")
-    if forecast.guarantee not in {None, *Guarantee}:
-        raise ValueError("record: forecast.guarantee is unknown")
     for worker, _, gpus in forecast.workers:
         if not 0 <= worker < job.workers or not all(0 <= gpu < _MOST_GPUS for gpu in gpus):
             raise ValueError("record: forecast.workers is out of range")

@@ -38,14 +38,14 @@ from arena_topo.engines.local.store import (
     JobState,
     JobStore,
     PodState,
-    Submission,
+    StoredRequest,
     launcher_name,
     worker_name,
 )
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.errors import ArenaError, NotFound, command
 from arena_topo.job import WORKING_DIR
-from arena_topo.manifests import Forecast, Manifest
-from arena_topo.manifests.cause import in_words
+from arena_topo.manifests import Manifest, PlacementForecast
+from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.solver import Unplaceable
 from arena_topo.words import counted
 
@@ -100,7 +100,11 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
 
 def _environment(container: Manifest) -> dict[str, str]:
     # Variables without a value get it from a cluster, and here is none.
-    return {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
+    return {
+        variable["name"]: variable["value"]
+        for variable in container.get("env") or ()
+        if "value" in variable
+    }
 
 
 SHIMS = "arena-topo-bin"
@@ -160,9 +164,9 @@ class Supervisor:
             # After an error of this program as well, no process is left running.
             left = self._end(self._processes)
             if left:
-                what = f"{processes.listed(left)} cannot be ended"
+                what = f"{processes.processes_text(left)} cannot be ended"
                 self._store.add_event(self._job, "Left", what, kind="Warning")
-            remove_scratch(self._job)
+            remove_scratch(self._store, self._job)
             if self._job.is_marked(UNWANTED):
                 with self._store.lock():
                     if self._store.contains(self._job):
@@ -192,21 +196,22 @@ class Supervisor:
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise record the reason."""
         # Not under the lock: a driver may take half a minute to list no GPUs.
-        scheduler.machines(self._asked.emulate)
+        scheduler.local_machines(self._asked.emulate)
         with self._store.lock():
-            jobs = fail_orphans(self._store, self._store.jobs()[0])
+            jobs = fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
             try:
                 forecast = scheduler.schedule(self._job, jobs)
             except Unplaceable as refused:
-                self._wait_because(refused.sentence)
+                self._wait_because(refused.sentence, scheduler.cause_of(refused))
                 return False
             self._write(forecast=forecast, reason=None)
         self._store.add_event(self._job, "Placed", placement_text(forecast))
         return True
 
-    def _wait_because(self, reason: str) -> None:
+    def _wait_because(self, reason: str, cause: Cause | None = None) -> None:
         if reason != self._job.state.reason:
-            waiting = msgspec.structs.replace(self._job.state.forecast, cause=in_words(reason))
+            cause = cause or in_words(reason)
+            waiting = msgspec.structs.replace(self._job.state.forecast, cause=cause)
             self._write(forecast=waiting, reason=reason)
 
     # ------------------------------------------------------------------ the pods
@@ -224,8 +229,10 @@ class Supervisor:
         for remark in self._asked.remarks:
             self._log_message(remark)
         here = mpirun.interfaces()
-        said = {**pods.launcher_environment, **pods.worker_environment}.items()
-        if absent := [f"{key}={text}" for key, text in said if mpirun.foreign(key, text, here)]:
+        variables = {**pods.launcher_environment, **pods.worker_environment}.items()
+        if absent := [
+            f"{key}={text}" for key, text in variables if mpirun.foreign(key, text, here)
+        ]:
             self._log_message(mpirun.no_interface(absent))
         self._prepare(pods, scratch, folder)
         self._guard()
@@ -271,14 +278,14 @@ class Supervisor:
             while os.getppid() == supervisor:
                 time.sleep(_TICK)
             with self._store.lock():
-                settled(self._store, self._job)
+                fail_orphan(self._store, self._job)
         finally:
             os._exit(0)
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write the files for pods, `mpirun` and the agent: environments, hosts, stand-ins."""
         job, control = self._asked, self._job.folder
-        cluster = scheduler.machines(job.emulate)
+        cluster = scheduler.local_machines(job.emulate)
         if not _is_plain(str(control)):
             control = scratch
         shims = control / SHIMS
@@ -305,14 +312,19 @@ class Supervisor:
         launcher |= _launching(hosts, hydra_hosts, agent)
         launcher["PATH"] = f"{shims}{os.pathsep}{launcher.get('PATH') or os.defpath}"
         # Common variables are written once: they may be long, and may be secrets.
-        common = set.intersection(*(set(one.items()) for one in self._environments.values()))
+        common = set.intersection(
+            *(set(environment.items()) for environment in self._environments.values())
+        )
         about = {
             "slots": dict.fromkeys(workers, pods.slots),
             "launcher": stated,
             "bin": str(shims),
             "folder": folder,
             "common": dict(common),
-            "own": {pod: dict(one.items() - common) for pod, one in self._environments.items()},
+            "own": {
+                pod: dict(environment.items() - common)
+                for pod, environment in self._environments.items()
+            },
         }
         (self._job.folder / "pods.json").write_text(json.dumps(about))
 
@@ -364,13 +376,13 @@ class Supervisor:
 
     def _launch(self, command: Sequence[str], folder: str) -> int:
         """Run the launcher to its end, and end the processes that it leaves; its exit code."""
-        heard, said = logs.pipe()
+        heard, writable = logs.pipe()
         self._drain = threading.Thread(target=self._writer().drain, args=(heard,), daemon=True)
         self._drain.start()
         try:
-            self._start(self._launcher, command, folder, said)
+            self._start(self._launcher, command, folder, writable)
         finally:
-            os.close(said)
+            os.close(writable)
         # A new job stops at a full disk, and a job that ran goes on.
         record = self._write if self._job.state.phase is Phase.PENDING else self._note
         record(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
@@ -400,7 +412,7 @@ class Supervisor:
             # Not `parents`: the folder of a job that was removed must not come back.
             place.parent.mkdir(mode=0o700, exist_ok=True)
             # The command that started this process has checked the variable.
-            self._log = logs.LogWriter(place, logs.limit(os.environ))
+            self._log = logs.LogWriter(place, logs.log_size_limit(os.environ))
         return self._log
 
     def _log_message(self, message: str) -> None:
@@ -413,14 +425,14 @@ class Supervisor:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pod = self._running.pop(ended[0], None)
                 if pod is not None:
-                    code = processes.exit_code(os.waitstatus_to_exitcode(ended[1]))
+                    code = processes.shell_exit_code(os.waitstatus_to_exitcode(ended[1]))
                     self._pods[pod] = msgspec.structs.replace(
                         self._pods[pod], finished=time.time(), exit_code=code
                     )
 
     def _processes(self) -> AbstractSet[int]:
         """Every process of the job, including those that have cleared their environment."""
-        return processes.of_job(self._asked.uid) | processes.descendants(os.getpid())
+        return processes.processes_of_job(self._asked.uid) | processes.descendants(os.getpid())
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
         """End processes, and wait until their output is written."""
@@ -484,7 +496,7 @@ class _SignalWaiter:
             raise _Stopped
 
 
-def placement_text(forecast: Forecast) -> str:
+def placement_text(forecast: PlacementForecast) -> str:
     """A placement in a few words, such as `dgx-1-v100-0: 0,1,2,3`."""
     nodes: dict[str, list[int]] = {}
     for _, node, gpus in forecast.workers:
@@ -498,20 +510,37 @@ def placement_text(forecast: Forecast) -> str:
 
 
 def fail_orphans(store: JobStore, jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """The jobs as `settled` leaves them; the caller holds the lock."""
-    return tuple(filter(None, (settled(store, job) for job in jobs)))
+    """The jobs as `fail_orphan` leaves them; the caller holds the lock."""
+    return tuple(filter(None, (fail_orphan(store, job) for job in jobs)))
 
 
 def is_orphaned(job: Job) -> bool:
-    """Whether a job of this machine is not over and has no supervisor."""
+    """Whether a job of this machine is not over and has no supervisor.
+
+    A record of a later version may say so in a way that is not known here.
+    """
     state = job.state
-    if state.phase.over or state.phase is Phase.SUSPENDED or not scheduler.is_here(job):
+    ended = state.phase.over or state.phase is Phase.SUSPENDED
+    if ended or job.later or not scheduler.is_here(job):
         return False
-    alive = state.supervisor is not None and processes.alive(state.supervisor)
-    return not alive and not job.supervised
+    uid, supervisor = job.submission.uid, state.supervisor
+    supervised = supervisor is not None and processes.supervises(supervisor, uid)
+    return not supervised and not job.supervised
 
 
-def settled(store: JobStore, job: Job) -> Job | None:
+def end_processes(
+    store: JobStore, folder: Path, uid: str, *, grace: float = processes.KILL_GRACE
+) -> AbstractSet[int]:
+    """End the processes of the job in a folder; the processes that cannot be ended.
+
+    None is ended if the folder is a copy of that of a running job. The caller holds the lock.
+    """
+    if not processes.processes_of_job(uid) or store.is_copy(folder, uid):
+        return frozenset()
+    return processes.end(lambda: processes.processes_of_job(uid), grace=grace)
+
+
+def fail_orphan(store: JobStore, job: Job) -> Job | None:
     """The job, an orphan as failed; None if it is removed.
 
     The caller holds the lock. The processes of an orphan are ended; then it is FAILED, or suspended
@@ -521,25 +550,25 @@ def settled(store: JobStore, job: Job) -> Job | None:
         return job
     # The supervisor may have recorded the end of the job, without the lock, after `job` was read.
     # It is gone now, so the record no longer changes.
-    found = store.read(job.folder)
-    if found is None or not job.same(found):
+    current = store.read(job.folder)
+    if current is None or not job.same(current):
         return None
-    if not is_orphaned(found):
-        return found
-    left = processes.end(lambda: processes.of_job(job.submission.uid), grace=0.0)
-    remove_scratch(found)
-    if found.is_marked(UNWANTED):
-        store.remove(found.folder)
+    if not is_orphaned(current):
+        return current
+    left = end_processes(store, current.folder, current.submission.uid, grace=0.0)
+    remove_scratch(store, current)
+    if current.is_marked(UNWANTED):
+        store.remove(current.folder)
         return None
-    if found.is_marked(HELD):
-        return _recorded(store, found, found.changed(**_held(found)))
-    supervisor = found.state.supervisor
+    if current.is_marked(HELD):
+        return _recorded(store, current, current.changed(**_held(current)))
+    supervisor = current.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
-        reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
-    end = _ended(found.state.pods.items(), None, reason)
-    return _recorded(store, found, found.changed(**end, supervisor=None))
+        reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"
+    end = _ended(current.state.pods.items(), None, reason)
+    return _recorded(store, current, current.changed(**end, supervisor=None))
 
 
 def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
@@ -576,10 +605,11 @@ def _ended(
 
 def _held(job: Job) -> dict[str, Any]:
     """The changes in the state of a job that is suspended."""
+    asked = job.submission
     return {
         "phase": Phase.SUSPENDED,
-        "forecast": Forecast(state="held", emulated=job.state.forecast.emulated),
-        "reason": "`arena-topo resume` starts it",
+        "forecast": PlacementForecast(state="held", emulated=job.state.forecast.emulated),
+        "reason": f"`{command('resume', asked.name, namespace=asked.namespace)}` starts it",
         "finished": None,
         "exit_code": None,
         "scratch": None,
@@ -590,7 +620,7 @@ def _held(job: Job) -> dict[str, Any]:
 # ---------------------------------------------------------------- files and surroundings
 
 
-def remove_scratch(job: Job) -> None:
+def remove_scratch(store: JobStore, job: Job) -> None:
     """Remove the temporary files of a job without processes.
 
     No other folder is removed, even if the record names it.
@@ -600,11 +630,12 @@ def remove_scratch(job: Job) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         status = scratch.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if own and not store.is_copy(job.folder, job.submission.uid):
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _scratch_name(submission: Submission) -> str:
+def _scratch_name(submission: StoredRequest) -> str:
     return f"arena-topo-{submission.uid.partition('-')[0]}"
 
 
@@ -647,7 +678,7 @@ def _shim(path: Path, verb: str, folder: Path, *words: str) -> Path:
     return path
 
 
-def _temporary(submission: Submission) -> str:
+def _temporary(submission: StoredRequest) -> str:
     """The parent of the scratch folder: short, as paths of sockets have at most 107 characters."""
     # The scratch folder of a job that submits another job may be removed before the other ends.
     inside = processes.JOB_MARK in submission.environment

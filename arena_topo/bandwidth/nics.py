@@ -1,0 +1,228 @@
+"""The bandwidth between hosts over RDMA: the NICs of the chosen GPUs, and the network's limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from arena_topo.bandwidth import fitted
+from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
+from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth.rates import (
+    ASSUMED_GENERATION,
+    known_model,
+    path_rate,
+    pcie_generation_of,
+)
+from arena_topo.topology import GPUSet, LinkKind, Machine, Plugin, Software, count, members
+from arena_topo.topology.models import Model
+from arena_topo.topology.nics import NICs
+
+SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
+"""GB/s of a NIC about which nothing is known: EDR and 100GbE to NDR, as in the measured rows."""
+
+
+def over_nics(
+    hosts: Sequence[Host],
+    job: Traffic,
+    network: float | None,
+    constants: Constants,
+    doubts: set[str],
+) -> Estimate:
+    """The limit by RDMA between the hosts alone."""
+    rails, assumed = _rails(hosts, job, network, constants)
+    net, once = constants.network, job.once
+    point = net.value * once * rails.value
+    low = min(net.low, fitted.UNTUNED)
+    return Estimate(
+        point=point,
+        low=min(low * rails.low, point),
+        high=min(net.high, 1.0) * once * rails.high,
+        regime=Regime.TWO_HOSTS if job.two else Regime.HOSTS,
+        limited_by=(
+            Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
+        ),
+        latency=constants.latency["network"],
+        ranks=job.ranks,
+        assumed=tuple(sorted(doubts | assumed)),
+        guess=bool(assumed),
+    )
+
+
+def ring_over_nics(host: Host, job: Traffic, constants: Constants) -> float:
+    """GB/s of a ring through the NICs of one host."""
+    return constants.network.value * _rails([host], job, None, constants)[0].value
+
+
+def usual_nics(machine: Machine) -> Machine:
+    """The machine with the usual NICs of its kind, of assumed speed, if its NICs are not known."""
+    if machine.nics:
+        return machine
+    model = known_model(machine)
+    number = len(machine.gpus) if model is not None and model.nic else 1
+    return NICs(number=number, speed=None).of(machine)
+
+
+def _rails(
+    hosts: Sequence[Host], job: Traffic, network: float | None, constants: Constants
+) -> tuple[Factor, set[str]]:
+    """GB/s that the weakest host sends over its NICs and the network, and the assumptions.
+
+    If the rate of the network is known, NICs of assumed speed do not count.
+    """
+    machines: dict[str, Machine] = {}
+    pods: dict[str, list[tuple[int, GPUSet]]] = {}
+    for at, host in enumerate(hosts):
+        for machine, gpus in host.parts:
+            machines[machine.name] = machine
+            pods.setdefault(machine.name, []).append((at, gpus))
+    totals = [(0.0, 0.0, 0.0)] * len(hosts)
+    doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
+    for name, machine in machines.items():
+        by_pod = _sent(usual_nics(machine), [gpus for _, gpus in pods[name]], job, constants)
+        for (at, _), (own, notes) in zip(pods[name], by_pod, strict=True):
+            rates = own
+            if network is not None:
+                rates = (network,) * 3 if notes else _at_most(own, network)
+            value, low, high = totals[at]
+            totals[at] = (value + rates[0], low + rates[1], high + rates[2])
+            doubts[at] |= notes
+    value, low, high = (min(column) for column in zip(*totals, strict=True))
+    assumed = set() if network is not None else set().union(*doubts)
+    return Factor(value=value, low=low, high=high), assumed
+
+
+_Range = tuple[float, float, float]
+
+
+def _at_most(rates: _Range, most: float) -> _Range:
+    value, low, high = rates
+    return min(value, most), min(low, most), min(high, most)
+
+
+def sent_by(
+    machine: Machine, gpus: GPUSet, *, among: int, ranks: int, network: float | None = None
+) -> float:
+    """GB/s that these GPUs of a machine send over their NICs, which add up over machines.
+
+    The job has `among` hosts and `ranks` GPUs; `network` as in `estimate`.
+    """
+    host, job = Host.of(usual_nics(machine), gpus), Traffic(hosts=among, ranks=ranks)
+    return _rails([host], job, network, FITTED)[0].value
+
+
+def _sent(
+    machine: Machine, pods: Sequence[GPUSet], job: Traffic, constants: Constants
+) -> Iterator[tuple[_Range, frozenset[str]]]:
+    """GB/s that each pod of a machine sends over its NICs, with its range, and the assumptions."""
+    speeds = _speeds(machine)
+    cards = [
+        {card for gpu in members(gpus) for card in _nearest(machine, speeds, gpu)} for gpus in pods
+    ]
+    users = Counter(card for own in cards for card in own)
+    generation = pcie_generation_of(machine)
+    by_software = _share_of_nics(machine.software, job, constants)
+    for gpus, own in zip(pods, cards, strict=True):
+        sent = [0.0, 0.0, 0.0]
+        for card in own:
+            speed = speeds[card][0]
+            for at, rate in enumerate((speed.value, speed.low, speed.high)):
+                sent[at] += rate / users[card]
+        if generation is not None:
+            port = path_rate(LinkKind.PIX, constants).value * 2.0 ** (
+                generation - ASSUMED_GENERATION
+            )
+            # The efficiencies of NICs and of ports are the same loss, counted once.
+            most = count(gpus) * port / constants.network.value
+            sent = [min(rate, most) for rate in sent]
+        if any(
+            machine.nics[card].attachment[gpu].kind < LinkKind.PXB
+            for gpu in members(gpus)
+            for card in _nearest(machine, speeds, gpu)
+        ):
+            # GPUDirect RDMA is meant for PCIe switches (NCCL_NET_GDR_LEVEL is PXB).
+            sent[1] *= fitted.FAR_NIC
+        sent = [rate * share for rate, share in zip(sent, by_software, strict=True)]
+        notes = frozenset(speeds[card][1] for card in own) - {""}
+        yield (sent[0], sent[1], sent[2]), notes
+
+
+def _share_of_nics(software: Software, job: Traffic, constants: Constants) -> _Range:
+    """The part of what NICs usually send that the software of a machine lets through."""
+    plugin, unknown = software.plugin, 1.0
+    rows = constants.cxi if plugin is Plugin.CXI else None if software.gdr else constants.no_gdr
+    if plugin in UNMEASURED:
+        unknown = fitted.UNKNOWN_PLUGIN
+    if rows is None:
+        return 1.0, unknown, 1.0
+    usual = constants.network
+    # Their rows are of rings, on two hosts as well.
+    low = min(rows.low / min(usual.low, fitted.UNTUNED), 1.0)
+    high = min(rows.high / (min(usual.high, 1.0) * job.once), 1.0)
+    return rows.value / (usual.value * job.once), low * unknown, high
+
+
+UNMEASURED = frozenset({Plugin.TCPX, Plugin.GIB, Plugin.UCX, Plugin.SPCX})
+"""Network plug-ins without rows between hosts: they change the range alone."""
+
+
+def own_nics(machine: Machine, gpus: GPUSet, constants: Constants) -> Factor | None:
+    """GB/s through the NICs of each of these GPUs; None unless each has known ones nearby."""
+    speeds = _speeds(machine)
+    cards = {gpu: _nearest(machine, speeds, gpu) for gpu in members(gpus)}
+    used = [(gpu, machine.nics[card]) for gpu, own in cards.items() for card in own]
+    shared = len({card for own in cards.values() for card in own}) < len(used)
+    near = all(nic.speed and nic.attachment[gpu].kind >= LinkKind.PXB for gpu, nic in used)
+    if not used or shared or not near:
+        return None
+    slowest = min(sum(speeds[card][0].value for card in own) for own in cards.values())
+    generation = pcie_generation_of(machine) or ASSUMED_GENERATION
+    port = path_rate(LinkKind.PIX, constants)
+    doubling = 2.0 ** (generation - ASSUMED_GENERATION)
+    net = constants.network
+    return Factor(
+        value=min(port.value * doubling, net.value * slowest),
+        low=min(port.low * doubling, net.low * slowest),
+        high=min(port.high * doubling, min(net.high, 1.0) * slowest),
+    )
+
+
+def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
+    """The NICs that a GPU uses: the nearest among its fastest.
+
+    NCCL prefers the path with the most bandwidth, then the shortest (src/graph/search.cc,
+    ncclTopoGetLocal), so a management port beside the GPU is not used if rails are faster.
+    """
+    return _nearest(machine, _speeds(machine), gpu)
+
+
+_Speeds = list[tuple[Factor, str]]
+"""GB/s of each NIC of a machine, and the assumption about it."""
+
+
+def _nearest(machine: Machine, speeds: _Speeds, gpu: int) -> tuple[int, ...]:
+    best = max((speed.value for speed, _ in speeds), default=0.0)
+    if not best:
+        return ()
+    fast = [card for card, (speed, _) in enumerate(speeds) if speed.value == best]
+    near = max(machine.nics[card].attachment[gpu].kind for card in fast)
+    return tuple(card for card in fast if machine.nics[card].attachment[gpu].kind == near)
+
+
+def _speeds(machine: Machine) -> _Speeds:
+    model = known_model(machine)
+    kinds = {nic.speed: _speed(nic.speed, model) for nic in machine.nics}
+    return [kinds[nic.speed] for nic in machine.nics]
+
+
+def _speed(rate: float | None, model: Model | None) -> tuple[Factor, str]:
+    """GB/s of a NIC; if not given, that of the maker's reference machine, with a range."""
+    if rate is not None:
+        return Factor(value=rate, low=rate, high=rate), ""
+    if model is None or model.nic is None:
+        note = f"NICs of {SLOWEST_RAIL:g} GB/s, the slowest of machines with RDMA"
+        return Factor(value=SLOWEST_RAIL, low=SLOWEST_RAIL, high=FASTEST_RAIL), note
+    # Reference machines have a NIC for each GPU, or one for every two (DGX-1).
+    card = model.nic if model.nic >= SLOWEST_RAIL else 2 * model.nic
+    note = f"NICs of {card:g} GB/s, as machines with {model.name} usually have"
+    return Factor(value=card, low=card * fitted.FEWER_NICS, high=card), note

@@ -1,0 +1,171 @@
+"""The bandwidth of a whole job: the minimum between its hosts and inside each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arena_topo.bandwidth import fitted
+from arena_topo.bandwidth.estimates import (
+    PAIR,
+    Algorithm,
+    Estimate,
+    Host,
+    Limit,
+    NotModelled,
+    Regime,
+    Traffic,
+    Wire,
+    scaled,
+)
+from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth.nics import over_nics, own_nics, ring_over_nics
+from arena_topo.bandwidth.one_host import inside
+from arena_topo.bandwidth.rates import FROM_HOPPER, assumptions, known_model
+from arena_topo.bandwidth.tcp import over_sockets, over_tcp, socket_range
+
+
+def estimate(
+    hosts: Sequence[Host],
+    *,
+    algorithm: Algorithm | None = None,
+    wire: Wire | None = None,
+    network: float | None = None,
+    among: int | None = None,
+    ranks: int | None = None,
+    constants: Constants = FITTED,
+) -> Estimate | None:
+    """The bus bandwidth of an all-reduce among all GPUs of these hosts; None for a single GPU.
+
+    Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA if the
+    chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
+    network lets each machine send, if that is given, and infinite for a rate that is applied
+    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among`, these are
+    some hosts of a job of so many hosts on several machines with `ranks` GPUs, and the result is
+    the limit by these hosts: the job gets the minimum of this over its machines, and of
+    `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
+    """
+    if not all(host.size for host in hosts) or not hosts:
+        raise ValueError("each host needs a GPU")
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    local = among is None and len(machines) == 1
+    job = Traffic(
+        hosts=among or len(hosts),
+        ranks=ranks or sum(host.size for host in hosts),
+        tree=algorithm is not Algorithm.RING,
+    )
+    if job.ranks == 1:
+        return None
+    if job.hosts == 1:
+        return inside(hosts[0], algorithm=algorithm, constants=constants)
+    if algorithm in {Algorithm.TREE, Algorithm.NVLS} and job.hosts > PAIR:
+        raise NotModelled(
+            f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
+        )
+    # Most machines of a cluster share their links and GPUs, and so their assumptions.
+    distinct = {(id(own.links), id(own.gpus), own.knowledge): own for own in machines.values()}
+    doubts = {note for machine in distinct.values() for note in assumptions(machine)}
+    if wire is None:
+        wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
+    if wire is Wire.RDMA:
+        # Between pods of one machine only its NICs limit the traffic, not the network.
+        limit = over_nics(hosts, job, None if local else network, constants, doubts)
+    elif local:
+        limit = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
+    else:
+        limit = over_tcp(hosts, job, network, constants, doubts)
+    kinds = {_likeness(host): host for host in hosts if host.size > 1}
+    for host in kinds.values():
+        limit = _least(limit, _ceiling(host, job, wire, algorithm, constants))
+    return limit
+
+
+def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
+    """GB/s of a job of so many hosts and GPUs, as limited by a network of `network` GB/s."""
+    if wire is Wire.TCP:
+        low, high = socket_range(network)
+        return math.sqrt(low * high)
+    return FITTED.network.value * Traffic(hosts=among, ranks=ranks).once * network
+
+
+def _ceiling(
+    host: Host, job: Traffic, wire: Wire, algorithm: Algorithm | None, constants: Constants
+) -> Estimate:
+    """The limit by the inside of a host.
+
+    On two hosts a tree reduces as one host does. That of Ampere and older has less bandwidth inside
+    (NCCL's tuning.cc: 24 GB/s a channel, and 39 to 41 on Hopper), so there NCCL chooses the ring
+    where the NICs are fast. A ring through three or more hosts leaves each host once, so a GPU's
+    NVLinks carry g-1 of its g channels; but never more than one host alone reaches.
+    """
+    if algorithm is Algorithm.NVLS:
+        return inside(host, algorithm=algorithm, constants=constants)
+    alone = inside(host, constants=constants)
+    if len(host.parts) > 1:
+        # An NVLink domain: what leaves it goes over the NICs of its machines.
+        racks = fitted.RACKS
+        if job.hosts > fitted.FEW_RACKS:
+            racks = replace(racks, low=min(racks.low, fitted.MANY_RACKS))
+        return _shared(alone, racks)
+    architecture = known.architecture if (known := known_model(host.parts[0][0])) else None
+    if job.two:
+        direct = alone.regime in {Regime.SWITCH, Regime.MESH}
+        if direct and architecture is not None and architecture not in FROM_HOPPER:
+            tree = _shared(alone, constants.tree)
+            if wire is Wire.RDMA:
+                over_nics_alone = min(ring_over_nics(host, job, constants), alone.point)
+                tree = replace(tree, point=max(tree.point, over_nics_alone))
+            return tree
+        return _around_sockets(alone, host, wire, constants)
+    ring = inside(host, algorithm=Algorithm.RING, constants=constants)
+    if ring.regime in {Regime.SWITCH, Regime.MESH}:
+        wider = host.size / (host.size - 1)
+        ring = scaled(ring, min(wider, max(1.0, alone.point / ring.point)))
+    return _around_sockets(ring, host, wire, constants)
+
+
+def _shared(value: Estimate, share: Factor) -> Estimate:
+    """The part of an estimate that a job of several hosts reaches."""
+    return replace(
+        value,
+        point=value.point * share.value,
+        low=value.low * share.low,
+        high=value.high * share.high,
+    )
+
+
+def _around_sockets(value: Estimate, host: Host, wire: Wire, constants: Constants) -> Estimate:
+    """PCIe cards that each have a NIC: the ring goes from NIC to NIC instead of across sockets.
+
+    Then the limit is the port of each card, or its NIC.
+    """
+    machine, gpus = host.parts[0]
+    if value.regime is not Regime.PCIE or wire is not Wire.RDMA:
+        return value
+    own = own_nics(machine, gpus, constants)
+    if own is None or own.value <= value.point:
+        return value
+    return replace(value, point=own.value, high=max(value.high, own.high))
+
+
+def _least(network: Estimate, host: Estimate) -> Estimate:
+    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck."""
+    point = min(network.point, host.point)
+    return replace(
+        network,
+        point=point,
+        low=min(network.low, host.low),
+        high=max(min(network.high, host.high), point),
+        limited_by=Limit.HOST if host.point < network.point else network.limited_by,
+        assumed=tuple(sorted({*network.assumed, *host.assumed})),
+        # An assumed network is no guess at what it cannot limit.
+        guess=host.guess or (network.guess and network.low < host.point),
+    )
+
+
+def _likeness(host: Host) -> tuple[object, ...]:
+    return tuple(
+        (id(machine.links), id(machine.gpus), id(machine.nics), machine.software, gpus)
+        for machine, gpus in host.parts
+    )

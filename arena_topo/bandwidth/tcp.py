@@ -1,0 +1,75 @@
+"""The bandwidth between hosts over TCP: a share of one NIC, or of an unknown network."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from arena_topo.bandwidth import fitted
+from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
+from arena_topo.bandwidth.fitted import Constants
+from arena_topo.bandwidth.rates import FROM_AMPERE, known_model
+from arena_topo.topology import Machine
+
+
+def over_tcp(
+    hosts: Sequence[Host],
+    job: Traffic,
+    network: float | None,
+    constants: Constants,
+    doubts: set[str],
+) -> Estimate:
+    """Sockets between machines: a share of one NIC, which the pods of a machine share.
+
+    A NIC of unknown speed is ignored: pods without RDMA seldom use the rails.
+    """
+    pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    rates = {
+        name: max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[name]
+        for name, machine in machines.items()
+    }
+    notes, guess = sorted(doubts), False
+    known = [rate for rate in rates.values() if rate] + ([] if network is None else [network])
+    ranges = [socket_range(min(known))] if known else []
+    unnamed = [machines[name] for name, rate in rates.items() if not rate]
+    if network is None and unnamed:
+        unknown = min(map(unknown_range, unnamed))
+        ranges.append(unknown)
+        if ranges[0] >= unknown:
+            notes.append("a network of which nothing is known: TCP")
+            guess = True
+    return replace(over_sockets(min(ranges), job, constants, notes), guess=guess)
+
+
+def unknown_range(machine: Machine) -> tuple[float, float]:
+    """The range in GB/s of sockets on a network of which nothing is known, by a machine's age."""
+    model = known_model(machine)
+    if model is not None and model.architecture in FROM_AMPERE:
+        return fitted.UNKNOWN_TCP_NEW
+    return fitted.UNKNOWN_TCP
+
+
+def socket_range(rate: float) -> tuple[float, float]:
+    """The range in GB/s of sockets on a network of known rate."""
+    high = min(fitted.TCP_SHARE * rate, fitted.MOST_TCP)
+    return max(min(fitted.UNKNOWN_TCP[0], high / 2), high / fitted.TCP_WIDTH), high
+
+
+def over_sockets(
+    span: tuple[float, float], job: Traffic, constants: Constants, notes: Iterable[str]
+) -> Estimate:
+    """An estimate for sockets: the geometric mean of its range."""
+    low, high = span
+    return Estimate(
+        point=math.sqrt(low * high),
+        low=low,
+        high=high,
+        regime=Regime.TCP,
+        limited_by=Limit.NETWORK,
+        latency=constants.latency["network"],
+        ranks=job.ranks,
+        assumed=tuple(notes),
+    )

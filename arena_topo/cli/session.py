@@ -1,0 +1,42 @@
+"""The running command: its common options, where options come from, and its console."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from arena_topo.cli.console import Console
+from arena_topo.cli.options import CommonOptions
+from arena_topo.cli.settings import LINE, Layer
+
+if TYPE_CHECKING:
+    from arena_topo.cli.name_cache import CachedNames
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One command line that runs. `layers` are the sources of its options, strongest first.
+
+    `names` are cached for TAB; `open_engine` sets it.
+    """
+
+    common: CommonOptions
+    console: Console
+    layers: tuple[Layer, ...] = ()
+    names: CachedNames = field(init=False)
+
+    @property
+    def emulating(self) -> str:
+        """The source of the machines to emulate: the flag, a variable, or a settings file."""
+        origins = (
+            layer.origin for layer in self.layers for name, _ in layer.given if name == "emulate"
+        )
+        origin = next(origins, LINE)
+        if origin == LINE:
+            return "--emulate"
+        return origin if origin in os.environ else f"emulate in {origin}"
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Set the deadline of the command, as `Interruption` does."""
+        self.console.interruption.set_deadline(seconds)

@@ -1,0 +1,35 @@
+"""Flags of what only a site knows of its machines: P2P, GPUDirect RDMA, the network plug-in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from arena_topo.cli.arguments import PANEL
+from arena_topo.flag import Flag
+from arena_topo.topology import Plugin
+
+NoP2PFlag = Annotated[
+    bool,
+    Flag(
+        help="GPUs do not reach each other's memory, over NVLink or PCIe (NCCL_P2P_DISABLE=1).",
+        name="--no-p2p",
+        panel=PANEL,
+    ),
+]
+
+NoGDRFlag = Annotated[
+    bool,
+    Flag(
+        help="Network cards do not reach the memory of GPUs (no GPUDirect RDMA).",
+        name="--no-gdr",
+        panel=PANEL,
+    ),
+]
+
+PluginFlag = Annotated[
+    Plugin | None,
+    Flag(
+        help="The network plug-in of NCCL on these machines (default its own transport).",
+        panel=PANEL,
+    ),
+]

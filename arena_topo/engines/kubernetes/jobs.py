@@ -1,0 +1,94 @@
+"""The MPIJobs of a cluster: their version, paths and pods, and what binds their placements."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.job_writer import Writer, part
+from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, belongs, pod_selectors
+from arena_topo.engines.kubernetes.shapes import stored_job
+from arena_topo.engines.kubernetes.sources import NoOperator, Sources
+from arena_topo.errors import JobNotFound
+from arena_topo.manifests import Mechanisms
+from arena_topo.manifests.versions import ApiVersion
+
+if TYPE_CHECKING:
+    from arena_topo.topology.fabric import FabricFile
+
+Object = dict[str, Any]
+
+PROBED = 60.0
+"""Seconds for which the mechanisms of a namespace are cached: meanwhile administrators may install
+a policy, or grant a right."""
+
+
+class Jobs(Writer):
+    """The jobs of one cluster, for its engine and its queue; `file` describes its network."""
+
+    def __init__(self, api: Connection, file: FabricFile | None) -> None:
+        super().__init__(api, self.api_version)
+        self.api = api
+        self.sources = Sources(api, self.api_version, file=file)
+        self._version: ApiVersion | None = None
+        self._mechanisms: dict[str, tuple[float, Mechanisms]] = {}
+
+    def api_version(self) -> ApiVersion:
+        """The best MPIJob version that is served; ClusterError if none is served."""
+        if self._version is None:
+            served = (
+                version for version in ApiVersion if self.api.serves(MPIJOB_GROUP, version, PLURAL)
+            )
+            self._version = next(served, None)
+        if self._version is None:
+            raise NoOperator.of(self.api)
+        return self._version
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """The mechanisms that bind placements in a namespace, found by trying them, and cached."""
+        from arena_topo.engines.kubernetes import binding_probe  # noqa: PLC0415 - for submitters only
+
+        known = self._mechanisms.get(namespace)
+        if known is not None and time.monotonic() - known[0] < PROBED:
+            return known[1]
+        mechanisms = binding_probe.mechanisms(self.api, namespace)
+        with contextlib.suppress(NoOperator):
+            mechanisms = msgspec.structs.replace(
+                mechanisms, suspends=self.api_version().traits.suspends
+            )
+        self._mechanisms[namespace] = time.monotonic(), mechanisms
+        return mechanisms
+
+    def job_path(self, name: str, namespace: str) -> str:
+        """The path of a job of this cluster."""
+        root = f"/apis/{MPIJOB_GROUP}/{self.api_version()}"
+        return f"{root}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
+
+    def mpijob(self, name: str, namespace: str) -> Object:
+        """The MPIJob itself; NotFound if it does not exist, ClusterError if it is invalid."""
+        mpijob = self.api.find(self.job_path(name, namespace))
+        if mpijob is None:
+            raise JobNotFound(name, namespace)
+        return stored_job(mpijob)
+
+    def pods_of(
+        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
+    ) -> list[Object]:
+        """The pods of a job, each reduced by `shrink`, without TensorBoards and earlier namesakes.
+
+        They come from the first selector of the job that finds any.
+        """
+
+        def keep(pod: Object) -> Object | None:
+            return shrink(pod) if belongs(pod, mpijob) else None
+
+        path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
+        for selector in pod_selectors(mpijob, self.api_version()):
+            if pods := self.api.collect(path, keep, labelSelector=selector):
+                return pods
+        return []

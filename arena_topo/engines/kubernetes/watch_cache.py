@@ -1,0 +1,294 @@
+"""A cache of a cluster's objects: each list is read once, and then watched by a thread.
+
+It works like an informer of client-go (tools/cache, Reflector): events are applied in the order of
+their revisions; a watch that ends is opened again from the last revision or bookmark, and if the
+server no longer has that revision (410), or `LIST_AGAIN` has passed, the list is read again.
+Objects are reduced as soon as they arrive; an event without an effect on the reduced object is no
+change.
+
+A cache lags behind, by a moment or, over a network that loses packets, by up to `MAX_CACHE_LAG`. So
+the server must test each write that is based on the cache.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, ObjectList, first_served
+from arena_topo.errors import FORBIDDEN, GONE, AccessDenied, ArenaError, ClusterError
+
+Object = dict[str, Any]
+
+WATCH = 30.0
+"""Seconds after which a server is asked to end a watch, so that a dead connection is noticed;
+client-go asks for minutes, and pings its HTTP/2 connections every 30 s."""
+
+MAX_CACHE_LAG = WATCH + 10.0
+"""The most seconds by which a cache may lag behind, as long as the server answers."""
+
+ASK_AGAIN = 60.0
+"""Seconds until the retry of a list that may not be read, or is not served."""
+
+LIST_AGAIN = 600.0
+"""Seconds after which a list is read again although it is watched, at the next end of a watch: a
+deletion that was delivered out of order, or not at all, would count for ever."""
+
+_FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
+"""Seconds to wait after the first failure, doubled with each further one, and their maximum."""
+
+DEPARTED = 120.0
+"""Seconds for which the last state of a deleted object is remembered."""
+
+_BRIEF = 1.0
+"""A watch that ends within so many seconds counts as a failure, so that reopening is slowed
+down."""
+
+_RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
+
+
+class ListWatch:
+    """One list that a thread watches; `keep` reduces its objects (None: left out)."""
+
+    def __init__(
+        self,
+        api: Connection,
+        source: ObjectList,
+        keep: Callable[[Object], Any],
+        changed: Callable[[], None],
+    ) -> None:
+        self.source = source
+        self.version = 0
+        """The number of changes of the reduced objects."""
+        self.ready = threading.Event()
+        """Set as soon as the first list was read, or was refused."""
+        self._api = api
+        self._keep = keep
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._items: dict[tuple[str, str], tuple[str, Any]] = {}
+        self._departed: deque[tuple[float, Any]] = deque()
+        self.path = ""
+        """The path of the list; empty if it is not served."""
+        self.revision = ""
+        """The cache includes all changes up to this revision; empty: list again."""
+        self._listed = 0.0
+        """When the list was last asked for (`time.monotonic`)."""
+        self._error: ArenaError | None = ClusterError("nothing was read yet")
+        self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that lists and watches."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop at the next event, at the latest when the server ends the watch."""
+        self._stop.set()
+
+    def answer(self) -> list[Any] | ArenaError:
+        """The objects; an error if they are unknown, or may lag by more than `MAX_CACHE_LAG`."""
+        with self._lock:
+            return self._error or [obj for _, obj in self._items.values()]
+
+    def departed(self) -> list[Any]:
+        """The objects that were deleted less than `DEPARTED` ago, as they were seen last."""
+        since = time.monotonic() - DEPARTED
+        with self._lock:
+            return [thing for at, thing in self._departed if at >= since]
+
+    def _leave(self, things: Iterable[Any]) -> None:
+        """Remember deleted objects for a while; call it under the lock."""
+        now = time.monotonic()
+        # Another object may have the name by now, and be deleted in its turn.
+        self._departed.extend((now, thing) for thing in things)
+        while self._departed and self._departed[0][0] < now - DEPARTED:
+            self._departed.popleft()
+
+    def _run(self) -> None:
+        errors = brief = 0
+        while not self._stop.is_set():
+            begun, pause = time.monotonic(), 0.0
+            try:
+                if not self.revision or begun >= self._listed + LIST_AGAIN:
+                    self._listed = begun
+                    self._list()
+                self._follow()
+                errors = 0
+            except UNREAD as error:
+                pause = ASK_AGAIN * self._refused(error)
+            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
+                errors += 1
+                if isinstance(error, ClusterError) and error.status == GONE:
+                    self.revision = ""
+                else:
+                    self._failed(error, at_once=errors > 1)
+            brief = brief + 1 if time.monotonic() - begun < _BRIEF else 0
+            if worse := max(errors, brief):
+                pause = max(pause, min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(worse, 10)))
+            self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
+
+    def _list(self) -> None:
+        ask = partial(self._api.listed, keep=self._entry, judged=True)
+        path, (items, revision) = first_served(self.source, ask) or ("", ((), ""))
+        self._replace(path, items, revision)
+
+    def _entry(self, thing: Object) -> Object | None:
+        kept = self._keep(thing)
+        if kept is None:
+            return None
+        key, entry = _key(thing), (_revision(thing), kept)
+        known = self._items.get(key)
+        # A list that is read again needs no second copy of what is the same.
+        return {"at": key, "is": known if known == entry else entry}
+
+    def _replace(self, path: str, objects: Iterable[Object], revision: str) -> None:
+        items = {obj["at"]: obj["is"] for obj in objects}
+        with self._lock:
+            news = self._error is not None or items != self._items
+            self._leave(held for key, (_, held) in self._items.items() if key not in items)
+            self._items, self.path = items, path
+            self._told(changed=news)
+            self.revision = revision
+
+    def _follow(self) -> None:
+        """Apply events until the server ends the watch; without a path only wait."""
+        if not self.path:
+            self._stop.wait(ASK_AGAIN)
+            return
+        events = self._api.watch(
+            self.path,
+            resource_version=self.revision,
+            timeout=WATCH * _RANDOM.uniform(0.8, 1.0),
+            opened=self._right,
+            **self.source.query,
+        )
+        for kind, thing in events:
+            with self._lock:
+                changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
+                self._told(changed=changed or self._error is not None)
+                # After the version: a reader of this revision also sees its changes.
+                self.revision = _revision(thing) or self.revision
+            if self._stop.is_set():
+                return
+
+    def _take(self, thing: Mapping[str, Any], *, gone: bool = False) -> bool:
+        """Apply one object; whether that changes any reduced object."""
+        key, revision = _key(thing), _revision(thing)
+        known = self._items.get(key)
+        if known is not None and _later(known[0], revision):
+            return False
+        kept = None if gone else self._keep(dict(thing))
+        if kept is None:
+            if gone and (last := self._keep(dict(thing))) is not None:
+                self._leave([last])
+            return self._items.pop(key, None) is not None
+        same = known is not None and known[1] == kept
+        self._items[key] = revision, known[1] if known is not None and same else kept
+        return not same
+
+    def _right(self) -> None:
+        with self._lock:
+            self._told(changed=self._error is not None)
+
+    def _told(self, *, changed: bool) -> None:
+        """Note that the server has answered, so the list is up to date; call it under the lock."""
+        self._error = None
+        self.ready.set()
+        if changed:
+            self.version += 1
+            self._changed()
+
+    def _refused(self, error: ArenaError) -> bool:
+        """Note that a list is denied or not served; True for a retry after `ASK_AGAIN` seconds.
+
+        If it may be listed but not watched, the listed objects count until the next list.
+        """
+        listed = bool(self.revision)
+        self.revision = ""
+        if listed and isinstance(error, AccessDenied):
+            return True
+        self._failed(error, at_once=True)
+        return not isinstance(error, AccessDenied) or error.status == FORBIDDEN
+
+    def _failed(self, error: Exception, *, at_once: bool) -> None:
+        """Note that the list may be out of date, unless the next try succeeds."""
+        if not isinstance(error, ArenaError):
+            # An unexpected object may be the reason: list again.
+            self.revision = ""
+            error = ClusterError(f"{type(error).__name__}: {error}")
+        with self._lock:
+            if at_once or not self.ready.is_set():
+                news = self._error is None or self._error.message != error.message
+                self._error = error
+                self.ready.set()
+                if news:
+                    self.version += 1
+                    self._changed()
+
+
+class ClusterCache:
+    """All watched lists of a cluster; their threads call `changed`."""
+
+    def __init__(
+        self,
+        api: Connection,
+        sources: Iterable[ObjectList],
+        keep: Callable[[str], Callable[[Object], Any]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._watches = [ListWatch(api, source, keep(source.kind), changed) for source in sources]
+        for watch in self._watches:
+            watch.start()
+
+    @property
+    def version(self) -> int:
+        """The number of changes so far."""
+        return sum(watch.version for watch in self._watches)
+
+    def answers(self) -> Answers:
+        """The objects of each list, or its error; waits until all lists were read once."""
+        for watch in self._watches:
+            watch.ready.wait()
+        return [(watch.source, watch.answer()) for watch in self._watches]
+
+    def departed(self, kind: str) -> list[Any]:
+        """The objects of a kind that were deleted a moment ago, as they were seen last."""
+        watches = (watch for watch in self._watches if watch.source.kind == kind)
+        return [thing for watch in watches for thing in watch.departed()]
+
+    def revisions(self) -> list[tuple[str, str]]:
+        """The path of each known list, and the last revision that was applied."""
+        known = [source for source, answer in self.answers() if not isinstance(answer, ArenaError)]
+        return [
+            (watch.path, watch.revision)
+            for watch in self._watches
+            if watch.path and watch.source in known
+        ]
+
+    def stop(self) -> None:
+        """Stop the threads."""
+        for watch in self._watches:
+            watch.stop()
+
+
+def _key(thing: Mapping[str, Any]) -> tuple[str, str]:
+    meta = thing["metadata"]
+    return str(meta.get("namespace", "")), str(meta["name"])
+
+
+def _revision(thing: Mapping[str, Any]) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _later(revision: str, other: str) -> bool:
+    """Whether a revision comes after another (kubernetes.io, API concepts: they are numbers)."""
+    if revision.isdecimal() and other.isdecimal():
+        return int(revision) > int(other)
+    return False

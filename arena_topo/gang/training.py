@@ -1,0 +1,91 @@
+"""What placements of a job mean for its training: the times of all-reduces, and their ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arena_topo.bandwidth import Estimate
+from arena_topo.errors import UsageError
+from arena_topo.job import MPIJob
+from arena_topo.manifests import Plan
+from arena_topo.manifests.forecast import counted_on, valued_as
+from arena_topo.solver import Placement
+from arena_topo.solver.door import Solver
+from arena_topo.topology import Cluster
+from arena_topo.training import Workload, all_reduce_span, ratio, workload_on
+from arena_topo.training.times import PlacementTime, TrainingTimes
+from arena_topo.training.workloads import known_workload
+
+SPREAD = "spread over nodes"
+"""The name of the placement of a scheduler that spreads pods."""
+
+
+def asks_training(job: MPIJob) -> bool:
+    """Whether a job says which training it is."""
+    return bool(job.workload or job.gradient_bytes)
+
+
+def check_workload(name: str) -> None:
+    """Raise UsageError for the name of a training that is not known."""
+    if name:
+        known_workload(name)
+
+
+def training_times(
+    job: MPIJob, plan: Plan, cluster: Cluster, others: Sequence[tuple[str, Placement | None]]
+) -> TrainingTimes | None:
+    """The times of a plan and of other placements; None without a training or a bandwidth.
+
+    Placements on GPUs of another model are left out: their steps are not the same on one GPU.
+    """
+    placement, binding = plan.placement, plan.binding
+    if not asks_training(job) or placement is None or binding is None:
+        return None
+    placement = valued_as(placement, cluster, binding)
+    ours, gpus = counted_on(placement, binding), _models(placement, cluster)
+    if ours is None:
+        return None
+    gpu = min(gpus) if len(gpus) == 1 else None
+    size, step = job.gradient_bytes, job.step_time
+    try:
+        workload, source = workload_on(
+            gpu,
+            name=job.workload,
+            batch=job.batch,
+            gradient_bytes=None if size is None else size.bytes,
+            step=None if step is None else step.seconds,
+        )
+    except UsageError as error:
+        return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
+    rows = [_time("this placement", workload, ours)]
+    for name, other in others:
+        if other is None or other.bandwidth is None or _models(other, cluster) != gpus:
+            continue
+        rows.append(_time(name, workload, other.bandwidth, ours))
+    return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=tuple(rows))
+
+
+def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
+    """The times of a submitted plan, and of the same gang spread over nodes."""
+    if plan.request is None or plan.binding is None or not asks_training(plan.job):
+        return None
+    joined = not plan.binding.separate
+    spread = Solver.of(cluster).spread(replace(plan.request, joined=joined, min_bandwidth=0.0))
+    return training_times(plan.job, plan, cluster, [(SPREAD, spread)])
+
+
+def _time(
+    name: str, workload: Workload, estimate: Estimate, than: Estimate | None = None
+) -> PlacementTime:
+    return PlacementTime(
+        name=name,
+        all_reduce=all_reduce_span(workload.gradient_bytes, estimate),
+        guess=estimate.guess,
+        ratio=None if than is None else ratio(workload, estimate, than),
+    )
+
+
+def _models(placement: Placement, cluster: Cluster) -> set[str]:
+    nodes = set(placement.nodes)
+    return {node.machine.model or "" for node in cluster.nodes if node.name in nodes}

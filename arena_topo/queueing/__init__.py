@@ -1,0 +1,156 @@
+"""Which waiting gang starts when: one rule, pure, for every starter, every engine, and a simulator.
+
+The oldest waiting gang that fits at all is the head of the queue: by priority, then age. It
+reserves GPUs; younger gangs get others, unless they must end before the head could start: these do
+not delay it (EASY backfilling, Lifka 1995, "The ANL/IBM SP Scheduling System").
+
+    reservation   the head, the GPUs that it reserves, and what is left for others
+    patience      whether a gang waits for more bandwidth than it could have now
+
+This module has the values. Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from arena_topo.solver import Placement, Request, Seats
+from arena_topo.solver.door import Solver
+from arena_topo.topology import Cluster, GPUSet, NodeName, count, gpu_set
+
+Rank = tuple[int, float, tuple[str, ...]]
+"""The place of a gang in the queue: priority, then age, then name; the smaller comes first."""
+
+LAST: Rank = (1 << 62, math.inf, ())
+"""Behind all others, whatever their priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A gang that waits since `since`; inf for a gang that is yet to be submitted.
+
+    `key` is its name for people (`namespace/name`). `timeout` is the limit of its running time in
+    seconds. It is patient until `until`. `last` is what it has reserved before, as its seats, and
+    since when.
+    """
+
+    key: str
+    request: Request
+    priority: int = 0
+    since: float = 0.0
+    timeout: float | None = None
+    until: float = -math.inf
+    last: tuple[Seats, float] | None = None
+
+    @property
+    def rank(self) -> Rank:
+        """Its place in the queue; the smaller comes first."""
+        return -self.priority, self.since, tuple(self.key.split("/"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A job with GPUs, which `Node.holders` names by the same key.
+
+    `started` is None before its start, `timeout` is the limit of its running time in seconds.
+    """
+
+    key: str
+    started: float | None = None
+    timeout: float | None = None
+
+    @property
+    def ends(self) -> float | None:
+        """When it must have ended; None if that is not known."""
+        known = self.timeout is not None and self.started is not None
+        return (self.started or 0.0) + (self.timeout or 0.0) if known else None
+
+    def remaining(self, now: float) -> float:
+        """The seconds that it will run on: to its limit, else as long again as it has run."""
+        if self.ends is not None:
+            return max(0.0, self.ends - now)
+        return 0.0 if self.started is None else max(0.0, now - self.started)
+
+
+class JobUse(NamedTuple):
+    """The GPUs of a job on one node: those with known indexes, and the number of the others."""
+
+    job: Running
+    gpus: GPUSet
+    unnamed: int
+
+    @property
+    def size(self) -> int:
+        """The number of GPUs."""
+        return count(self.gpus) + self.unnamed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """The cluster as it is at `now`, the jobs that run on it, and the cluster without these jobs.
+
+    Both clusters have the same nodes in the same order.
+    """
+
+    cluster: Cluster
+    emptied: Cluster
+    running: tuple[Running, ...]
+    now: float
+
+    @cached_property
+    def uses(self) -> Mapping[NodeName, tuple[JobUse, ...]]:
+        """The jobs on each node."""
+        jobs = {job.key: job for job in self.running}
+        return {
+            node.name: tuple(
+                JobUse(jobs[job], gpus, max(0, size - count(gpus)))
+                for job, size, gpus in node.holders
+                if job in jobs
+            )
+            for node in self.cluster.nodes
+        }
+
+    @cached_property
+    def solver(self) -> Solver:
+        """The solver of the emptied cluster."""
+        return Solver(self.emptied)
+
+    def overlapping(self, seats: Seats, gpus: int) -> Iterator[tuple[JobUse | None, int]]:
+        """The jobs on the GPUs of these seats, `gpus` each, with the number of their GPUs there.
+
+        None stands for GPUs that are not free, and of none of these jobs.
+        """
+        wanted = taken(seats, gpus)
+        for node in self.cluster.nodes:
+            if node.name not in wanted:
+                continue
+            named, unnamed = wanted[node.name]
+            others = GPUSet(named & ~node.free)
+            for use in self.uses[node.name]:
+                # GPUs without indexes may be any of their node.
+                if unnamed or use.unnamed or use.gpus & named:
+                    shared = count(GPUSet(use.gpus & named))
+                    yield use, use.size if unnamed else shared + use.unnamed
+                others = GPUSet(0) if use.unnamed else GPUSet(others & ~use.gpus)
+            if others:
+                yield None, count(others)
+
+
+def taken(seats: Seats, gpus: int) -> Mapping[NodeName, tuple[GPUSet, int]]:
+    """The GPUs of seats by node, and the number of those without indexes, at `gpus` per seat."""
+    named: dict[NodeName, list[int]] = defaultdict(list)
+    unnamed: dict[NodeName, int] = defaultdict(int)
+    for node, indexes in seats:
+        named[node] += indexes
+        unnamed[node] += 0 if indexes else gpus
+    return {node: (gpu_set(indexes), unnamed[node]) for node, indexes in named.items()}
+
+
+def seats_of_placement(placement: Placement) -> Seats:
+    """The seats of a placement in rank order."""
+    return tuple((assignment.node, assignment.gpus) for assignment in placement.assignments)

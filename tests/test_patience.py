@@ -1,0 +1,305 @@
+"""Patience: whether a gang waits for more bandwidth than is offered, for how long, and for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cube_mesh import HGX, V100, cluster, node
+from replacing import replace
+from test_controller import World, world
+
+from arena_topo.engines.kubernetes.lease import LEASE_NAME, NAMESPACE
+from arena_topo.engines.kubernetes.queued import written
+from arena_topo.gang import Watcher, submission
+from arena_topo.gang.resume import resume_job
+from arena_topo.gang.suspend import suspend_job
+from arena_topo.job import Duration, MPIJob
+from arena_topo.jobs import plan_view
+from arena_topo.jobs.proposal import propose
+from arena_topo.jobs.view import job_text, job_value
+from arena_topo.manifests import HEAD_RESERVATION, STATE
+from arena_topo.queueing import Situation, Waiting
+from arena_topo.queueing.patience import patient, waits_for, worthwhile
+from arena_topo.reasons.explanation import explain_job
+from arena_topo.solver import Request
+from arena_topo.solver.door import Solver
+from arena_topo.topology import Cluster
+from arena_topo.topology.fabric import FabricFile, parse_fabric
+
+__all__ = ["world"]
+"""The fixture."""
+
+DAY = 24 * 3600.0
+
+TCP: FabricFile = parse_fabric(
+    {"levels": [{"name": "rack", "label": "rack"}], "beyondGBps": 1.25}, where="test"
+)
+"""10 GbE, of known rate."""
+
+
+# The rule
+
+
+EIGHT = Request(workers=8, gpus=1)
+HALVES = (0x0F, 0x0F)
+
+
+def halves(rate: float | None) -> tuple[Cluster, Solver]:
+    """Two machines with four free GPUs each, joined by a network of this rate, and both idle."""
+    now = cluster(*(node(f"node-{at}", HGX, free) for at, free in enumerate(HALVES)), beyond=rate)
+    return now, Solver(cluster(node("node-0", HGX), node("node-1", HGX), beyond=rate))
+
+
+@pytest.mark.parametrize(("rate", "waits"), [(1.25, True), (None, False)], ids=["known", "assumed"])
+def test_only_a_network_of_known_rate_is_worth_a_wait(rate: float | None, waits: object) -> None:
+    now, idle = halves(rate)
+    offer = Solver(now).place(EIGHT)
+    wait = waits_for(EIGHT, offer, idle, until=5.0)
+    assert (wait is not None) is waits
+    if wait is not None:
+        assert (wait.place, wait.until) == ("one node", 5.0)
+        assert str(wait).startswith("one node: ")
+        assert str(wait).endswith(" x slower on 2 now")
+
+
+def test_from_a_third_of_the_best_band_on_a_gang_starts() -> None:
+    """A pair of a DGX-1 with one NVLink is worth half of the best; one without a fourth."""
+    pair, idle = Request(workers=1, gpus=2), Solver(cluster(node("node-0", V100)))
+    for free, waits in ((0b10, False), (0b100000, True)):
+        offer = Solver(cluster(node("node-0", V100, 1 | free))).place(pair)
+        assert (waits_for(pair, offer, idle, until=0.0) is not None) is waits
+
+
+def test_a_single_gpu_has_nothing_to_wait_for() -> None:
+    one, idle = Request(workers=1, gpus=1), Solver(cluster(node("node-0", V100)))
+    assert worthwhile(one, idle)[0] == 0.0
+    assert (
+        waits_for(one, Solver(cluster(node("node-0", V100, 1))).place(one), idle, until=0) is None
+    )
+
+
+def test_best_is_within_the_limits_of_the_gang_and_on_nodes_that_are_ready() -> None:
+    shut = cluster(
+        node("node-0", HGX, unavailable="cordoned"),
+        node("node-1", HGX, unavailable="not ready"),
+        node("node-2", HGX, 0x0F),
+        node("node-3", HGX, 0x0F),
+        beyond=1.25,
+    )
+    assert waits_for(EIGHT, Solver(shut).place(EIGHT), Solver(shut), until=0.0) is None
+    now, idle = halves(1.25)
+    apart = replace(EIGHT, per_node=4)
+    assert waits_for(apart, Solver(now).place(apart), idle, until=0.0) is None
+
+
+def test_the_head_reserves_no_place_for_which_it_would_not_end_its_wait() -> None:
+    now, idle = halves(1.25)
+    gang = Waiting(key="a/b", request=EIGHT, until=100.0)
+    seen = Situation(cluster=now, emptied=idle.cluster, running=(), now=99.0)
+    assert Solver(now).find(patient(gang, seen)) is None
+    assert patient(gang, replace(seen, now=100.0)) == EIGHT
+
+
+# The controller
+
+
+def two_halves(here: World) -> None:
+    """Two machines with a job on half of each: `a` on node-0, `b` on node-1."""
+    for name in ("a", "x", "b", "y"):
+        here.submit(name, workers=4)
+    here.cluster.settle()
+    for name in ("x", "y"):
+        here.backend.delete(name, "default")
+    here.cluster.settle()
+    assert (here.nodes("a"), here.nodes("b")) == ({"node-0"}, {"node-1"})
+
+
+def a_lease(here: World) -> None:
+    """A controller is at work."""
+    here.api.add(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE_NAME, "namespace": NAMESPACE},
+            "spec": {"holderIdentity": "one", "renewTime": written(here.api.clock())},
+        }
+    )
+
+
+def status(here: World, name: str) -> Any:
+    return here.backend.job(name, "default")
+
+
+def test_a_patient_gang_waits_for_one_node_and_then_starts_there(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8)
+    here.rounds(2)
+    assert here.state("gang") == "waiting"
+    assert (here.reason("gang") or "").startswith("it waits for 5.66 GB/s on one node")
+    here.backend.delete("a", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.nodes("gang") == {"node-0"}
+
+
+def test_patience_ends_at_its_deadline_though_nothing_changes(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8, patience=600)
+    here.rounds(2)
+    here.later(597)
+    here.rounds()
+    assert not here.runs("gang")
+    assert here.controller.due <= here.time + 4
+    here.later(4)
+    here.rounds(2)
+    assert here.nodes("gang") == {"node-0", "node-1"}
+
+
+def test_a_job_without_end_on_every_node_ends_every_patience(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8)
+    here.submit("late", workers=8)
+    here.rounds(2)
+    here.later(DAY + 1)
+    here.rounds(2)
+    assert here.nodes("gang") == {"node-0", "node-1"}
+
+
+@pytest.mark.parametrize("fabric", [TCP, None], ids=["known", "assumed"])
+def test_patience_0_and_an_assumed_network_start_at_once(world, fabric: FabricFile | None) -> None:
+    here = world(2, fabric=fabric)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8, patience=0 if fabric else DAY)
+    assert here.runs("gang")
+    here.cluster.settle()
+    assert here.nodes("gang") == {"node-0", "node-1"}
+
+
+def test_where_nobody_ends_the_wait_a_gang_starts_and_hears_what_it_did_not_wait_for(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    with here.cluster.running():
+        done = submission.submit(
+            MPIJob(
+                name="gang",
+                command="c",
+                image="i",
+                workers=8,
+                gpus=1,
+                gputopology=True,
+                patience=Duration(3600),
+            ),
+            here.backend,
+            namespace="default",
+        )
+    assert here.runs("gang")
+    assert done.wait is not None
+    assert done.wait.place == "one node"
+
+
+def test_submit_wait_ends_the_patience_itself(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        here.backend.delete("a", "default")
+
+    job = MPIJob(name="gang", command="c", image="i", workers=8, gpus=1, gputopology=True)
+    with here.cluster.running():
+        watcher = Watcher(stay=True, tell=tell)
+        submission.submit(job, here.backend, namespace="default", watcher=watcher)
+    assert "waits: it waits for 5.66 GB/s on one node" in told[0]
+    assert here.nodes("gang") == {"node-0"}
+
+
+def test_resume_starts_a_patient_gang_wherever_it_fits(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8)
+    assert not here.runs("gang")
+    with here.cluster.running():
+        assert resume_job(here.backend, "gang", "default").resumed
+    assert here.nodes("gang") == {"node-0", "node-1"}
+
+
+def test_a_rollback_does_not_begin_the_patience_anew_and_a_suspension_does(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8, patience=600)
+    first = status(here, "gang").until
+    here.later(300)
+    here.rounds(2)
+    assert status(here, "gang").until == first
+    suspend_job(here.backend, "gang", "default")
+    here.submit("more", workers=4, patience=0)
+    here.later(100)
+    with here.cluster.running():
+        resume_job(here.backend, "gang", "default")
+    assert not here.runs("gang")
+    here.backend.delete("more", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert status(here, "gang").until == pytest.approx(first + 400, abs=30)
+
+
+def test_the_head_reserves_a_node_while_it_is_patient(world) -> None:
+    """And a younger gang gets the other half."""
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8)
+    here.rounds(2)
+    places = here.job("gang")["metadata"]["annotations"][HEAD_RESERVATION].partition(" ")[2]
+    (kept,) = {place.partition("/")[0] for place in places.split(";")}
+    here.submit("small", workers=4)
+    here.cluster.settle()
+    assert here.nodes("small") == {"node-0", "node-1"} - {kept}
+
+
+# What is said
+
+
+def test_plan_why_and_get_say_what_is_waited_for_and_until_when(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    job = MPIJob(name="gang", command="c", image="i", workers=8, gpus=1, gputopology=True)
+    proposal = propose(job, here.backend, namespace="default")
+    text = plan_view.plan_text(proposal)
+    assert "No controller runs here; with --wait it would wait until " in text
+    a_lease(here)
+    proposal = propose(job, here.backend, namespace="default")
+    text, value = plan_view.plan_text(proposal), plan_view.plan_json(proposal)
+    assert "\nIt would wait until " in text
+    assert " x slower on 2 now; --patience 0 starts now\n" in text
+    now = here.backend.queue.now()
+    assert value["waitsFor"] == {"place": "one node", "bandwidthGBps": 5.65685}
+    assert value["until"] == pytest.approx(now + DAY, abs=60)
+    assert (value["verdict"], value["reservedBy"]) == ("Placeable", None)
+    here.submit("gang", workers=8)
+    here.rounds()
+    said = explain_job(here.backend, "gang", "default", now=now)
+    assert said.verdict.code == "WaitingForBandwidth"
+    assert said.wait is not None
+    found = status(here, "gang")
+    assert job_value(found, now=now)["waitsFor"] == {"place": "one node", "bandwidthGBps": 5.66}
+    assert job_value(found, now=now)["until"] == int(said.wait.until)
+    assert "  starts wherever it fits from 2" in job_text(found, now=now)
+    # No clock and no place in the queue are stored.
+    assert here.reason("gang") == (
+        "it waits for 5.66 GB/s on one node; less than a third of that is offered"
+    )
+    assert here.job("gang")["metadata"]["annotations"][STATE] == "waiting"
+    late = propose(replace(job, name="late"), here.backend, namespace="default")
+    assert plan_view.plan_json(late)["reservedBy"] == "default/gang"

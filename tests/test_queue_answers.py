@@ -1,0 +1,390 @@
+"""One reading of the queue: `plan`, `submit` and `why` agree, and what they advise helps."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from kube_objects import config_map, node
+from replacing import replace
+
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.queued import written
+from arena_topo.gang import submission
+from arena_topo.gang.resume import resume_job
+from arena_topo.job import MPIJob
+from arena_topo.jobs.proposal import Proposal, propose
+from arena_topo.manifests import HEAD_RESERVATION, REQUEST, PlacementForecast, render
+from arena_topo.manifests.annotations import annotated, parse_map
+from arena_topo.manifests.requests import request_annotation
+from arena_topo.manifests.versions import ApiVersion
+from arena_topo.nodes import fragmentation, overview, top_view
+from arena_topo.reasons import view as why_view
+from arena_topo.reasons.explanation import Explanation, explain_job
+from arena_topo.solver import Verdict
+
+NOW = 1_900_000_000.0
+
+
+class World:
+    """Nodes, jobs that run, and gangs that wait, as objects of an API server."""
+
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
+        self.api = FakeApi()
+        self.api.now = NOW
+        config = kubeconfig(folder / "config", self.api.url, user={"username": "alice"})
+        self.backend = kubernetes.open_kubernetes(Options(kubeconfig=config))
+        self.holders: dict[str, str] = {}
+        for index in range(nodes):
+            name = f"node-{index}"
+            self.api.add(node(name))
+            self.api.add(config_map(name))
+
+    def job(self, name: str, workers: int, gpus: int, **more: Any) -> MPIJob:
+        return MPIJob(
+            name=name,
+            command="c",
+            image="i",
+            workers=workers,
+            gpus=gpus,
+            gputopology=True,
+            gang=True,
+            **more,
+        )
+
+    def add(self, job: MPIJob, age: float, forecast: PlacementForecast, **status: Any) -> None:
+        waits = forecast.state == "waiting"
+        plan = render.build_plan(
+            job,
+            namespace="default",
+            api=ApiVersion.V2BETA1,
+            owner="a",
+            files={},
+            waiting="" if waits else None,
+        )
+        made = annotated(plan.objects[0], forecast)
+        made["metadata"]["annotations"][REQUEST] = request_annotation(job)
+        made["metadata"] |= {
+            "namespace": "default",
+            "uid": f"uid-{job.name}",
+            "creationTimestamp": written(NOW - age),
+        }
+        made["spec"]["runPolicy"]["suspend"] = waits
+        self.api.add(made | {"status": status})
+
+    def waits(self, name: str, workers: int, gpus: int, *, age: float, **more: Any) -> None:
+        self.add(self.job(name, workers, gpus, **more), age, PlacementForecast(state="waiting"))
+
+    def runs(self, name: str, places: str, **more: Any) -> None:
+        workers = parse_map(places)
+        job = self.job(name, len(workers), len(workers[0][2]), **more)
+        placed = PlacementForecast(
+            state="placed", workers=workers, binding="claims", guarantee="gpus"
+        )
+        self.holders[name] = places
+        self.add(job, 1000.0, placed, startTime=written(NOW - 60))
+
+    def end(self, name: str) -> None:
+        self.holders.pop(name, None)
+        path = f"/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/{name}"
+        self.backend.api.delete(path)
+
+    def plan(self, workers: int, gpus: int, **more: Any) -> Proposal:
+        job = self.job("new", workers, gpus, **more)
+        return propose(job, self.backend, namespace="default")
+
+    def why(self, name: str) -> Explanation:
+        return explain_job(self.backend, name, "default", now=time.time())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.api.close()
+    assert not made.api.crashes, made.api.crashes[-1]
+
+
+KEPT = "4 GPUs of node-1 are reserved for default/head, which comes first in the queue"
+
+
+def test_reserved_gpus_read_the_same_in_plan_submit_and_why(world: World) -> None:
+    """Half of a node is free, and reserved for a gang that needs both nodes whole."""
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 2, 8, age=500)
+    planned = world.plan(1, 2)
+    assert planned.refused is not None
+    cause = "1 node (node-0): not enough free GPUs; 1 node (node-1): reserved for default/head"
+    assert (planned.refused.why, planned.refused.nearest) == (cause, None)
+    assert KEPT in planned.notes
+    done = submission.submit(world.job("late", 1, 2), world.backend, namespace="default")
+    assert (done.nearest, KEPT in done.plan.notes) == (None, True)
+    assert "default/head comes first in the queue" in str(done.plan.waiting)
+    late = world.why("late")
+    assert (late.verdict.code.value, late.verdict.why) == ("WaitingForTurn", KEPT)
+    nodes = overview.read_overview(world.backend)
+    shown = [line.split() for line in top_view.nodes_table(nodes.occupancy.nodes).splitlines()]
+    at = shown[0].index("RESERVED")
+    assert [(line[0], line[at]) for line in shown[1:3]] == [("node-0", "0"), ("node-1", "4")]
+    shown = fragmentation.fragmentation_screen(
+        fragmentation.measure_fragmentation(nodes.occupancy.cluster, world.backend)
+    )
+    assert shown.startswith("0 of 16 GPUs are free, and 4 are reserved for default/head.\n")
+    table = shown.partition("\n\nNODES ")[2].splitlines()
+    assert [(line.split()[:3], line.split()[-1]) for line in table[1:4]] == [
+        (["1", "0/8", "0"], "node-0"),
+        (["1", "0/8", "4"], "node-1"),
+        (["2", "0/16", "4"], "all"),
+    ]
+    # GPUs that are reserved are not advised to be freed.
+    larger = world.plan(1, 6)
+    assert larger.refused is not None
+    assert larger.refused.nearest is None
+
+
+def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world: World) -> None:
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 1, 8, age=500)
+    resume_job(world.backend, "head", "default")
+    assert world.backend.queue is not None
+    stored = world.backend.queue.get("default", "head")
+    assert stored is not None
+    note = stored["metadata"]["annotations"][HEAD_RESERVATION]
+    assert parse_map(note.partition(" ")[2])[0][1] == "node-1"
+    nodes = overview.read_overview(world.backend).occupancy.nodes
+    since = world.backend.queue.now()
+    shown = top_view.nodes_table(nodes, now=since + 1800)
+    wanted = r"Reserved and idle: 4 GPUs for default/head, 2\.[01] GPU-hours so far at most"
+    assert re.fullmatch(wanted, shown.splitlines()[-1])
+
+
+def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
+    """Also where the job would not fit without the reservation."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 2, 8, age=500)
+    world.waits("late", 4, 4, age=100)
+    found = world.why("late")
+    assert found.verdict.code.value == "WaitingForGPUs"
+    shown = why_view.explanation_text(found)
+    kept = "12 GPUs of node-0 and node-1 are reserved for default/head, which comes first in the"
+    assert f"\nReserved: {kept} queue\n" in shown
+    assert str(why_view.explanation_json(found)["reserved"]).startswith(kept)
+    assert why_view.explanation_json(world.why("head"))["reserved"] is None
+
+
+def test_a_job_without_gputopology_is_not_in_the_queue(world: World) -> None:
+    """The scheduler of the cluster may give it reserved GPUs."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 2, 8, age=500)
+    plain = replace(world.job("new", 1, 4), gputopology=False)
+    proposal = propose(plain, world.backend, namespace="default")
+    assert proposal.verdict is Verdict.NOT_NOW
+    assert proposal.notes[-1].startswith("12 GPUs of node-0 and node-1 are reserved for default/h")
+    assert proposal.comparison is not None
+    assert proposal.comparison.first_fit is not None
+
+
+def test_gpus_that_are_named_may_be_reserved(world: World) -> None:
+    world.runs("small", "node-0/0,1")
+    world.waits("head", 2, 8, age=500)
+    job = world.job("new", 1, 4)
+    named = propose(job, world.backend, namespace="default", on="node-0/0,1,2,3")
+    assert named.refused is not None
+    assert named.refused.why == (
+        "GPUs 0, 1 of node-0 are in use by default/small;"
+        " GPUs 2, 3 of node-0 are reserved for default/head"
+    )
+
+
+def test_a_reservation_is_named_only_to_a_job_that_it_limits(world: World) -> None:
+    # Of the five free GPUs of node-0, which the head waits for, no set of four is promised either.
+    world.runs("small", "node-0/0,1,2")
+    world.runs("large", "node-1/4,5,6,7")
+    world.waits("head", 1, 8, age=500)
+    for workers, gpus in ((1, 4), (2, 2)):
+        planned = world.plan(workers, gpus)
+        assert planned.verdict is Verdict.PLACEABLE
+        assert not any("reserved" in note for note in planned.notes)
+
+
+@pytest.mark.parametrize(
+    ("limit", "helps"), [(600, "shorter than 9m"), (0, None), (90, None)], ids=str
+)
+def test_advice_about_running_timeout_names_the_time_that_helps(
+    world: World, limit: int, helps: str | None
+) -> None:
+    """Without a limit of the jobs that run, no limit of a younger job helps."""
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7", running_timeout=limit)
+    world.runs("small", "node-1/0,1,2,3", running_timeout=limit)
+    world.waits("head", 2, 8, age=500)
+    world.waits("late", 1, 2, age=100)
+    hint = world.why("late").verdict.hint or ""
+    assert hint.startswith("after default/head: arena-topo resume late")
+    assert re.findall("shorter.*?m|--running-timeout", hint)[1:] == ([helps] if helps else [])
+    for asked, verdict in ((530, Verdict.PLACEABLE), (550, Verdict.NOT_NOW)):
+        if helps:
+            assert world.plan(1, 2, running_timeout=asked).verdict is verdict
+
+
+def test_a_gang_that_never_fits_is_ahead_of_no_other(world: World) -> None:
+    world.runs("busy", "node-0/0,1,2,3")
+    world.waits("huge", 3, 8, age=900)
+    world.waits("head", 2, 8, age=500)
+    world.waits("late", 2, 8, age=100)
+    turn = world.why("late").turn
+    assert turn is not None
+    assert (turn.place, turn.of, [one.name for one in turn.ahead]) == (2, 2, ["head"])
+
+
+@pytest.mark.parametrize(
+    ("running", "asked", "nearest"),
+    [
+        (
+            {"gang": "node-1/0,1,2,3,4,5,6,7;node-3/0,1,2,3,4,5,6,7", "small": "node-2/0"},
+            (16, 1),
+            "when 1 more GPU of node-2 is free",
+        ),
+        (
+            {"gang": "node-0/0;node-3/0", "whole": "node-2/0,1,2,3,4,5,6,7", "pair": "node-1/0,1"},
+            (1, 8),
+            "when 1 more GPU of node-0 is free",
+        ),
+        (
+            {
+                "gang": "node-0/0,1;node-1/0,1;node-2/0,1",
+                "four": "node-3/0,1,2,3",
+            },
+            (1, 8),
+            "when 4 more GPUs of node-3 are free",
+        ),
+    ],
+    ids=["a GPU of a small job", "as few GPUs", "a smaller job with more GPUs there"],
+)
+def test_of_several_releases_that_is_named_by_which_other_jobs_lose_least(
+    tmp_path: Path, running: dict[str, str], asked: tuple[int, int], nearest: str
+) -> None:
+    """A gang of which one worker ends ends whole."""
+    world = World(tmp_path, nodes=4)
+    for name, places in running.items():
+        world.runs(name, places)
+    refused = world.plan(*asked).refused
+    world.api.close()
+    assert refused is not None
+    assert (refused.nearest or "").endswith(nearest), refused.nearest
+
+
+def changes(nearest: str | None) -> list[dict[str, int]]:
+    """The sizes that an answer says to fit now."""
+    now = re.match(r"fits now (.*?)(?:; or (?:for example )?when .*)?$", nearest or "")
+    ways = now[1].split(", or ") if now else []
+    return [
+        {flag: int(number) for flag, number in re.findall(r"--(workers|gpus) (\d+)", way)}
+        for way in ways
+        if re.fullmatch(r"with --(workers|gpus) \d+(?: and --(workers|gpus) \d+)?", way)
+    ]
+
+
+Release = dict[str, tuple[int, set[int]]]
+"""The number of GPUs to free of each node, and which count."""
+
+
+def released(nearest: str | None) -> Release:
+    """The GPUs that an answer says to free."""
+    when = re.search(r"when (.*) (?:is|are) free$", nearest or "")
+    if when is None:
+        return {}
+    if whole := re.fullmatch(r"all GPUs of (.*)", when[1]):
+        return dict.fromkeys(re.split(r", | and ", whole[1]), (8, set(range(8))))
+    found: Release = {}
+    some = r"(?:(\d+)(?: more GPUs?)?(?: of the)?)? ?(?:GPUs? ([\d, and]+))? of (?:node )?(node-\d)"
+    for number, which, name in re.findall(some, when[1]):
+        gpus = set(map(int, re.findall(r"\d", which))) or set(range(8))
+        found[name] = int(number or len(gpus)), gpus
+    return found
+
+
+def free(world: World, wanted: Release) -> None:
+    """End jobs until so many more GPUs of each node are free."""
+    for name, (number, which) in wanted.items():
+        missing = number
+        for holder, places in list(world.holders.items()):
+            here = [gpu for _, at, gpus in parse_map(places) if at == name for gpu in gpus]
+            if missing > 0 and which & {*here}:
+                world.end(holder)
+                missing -= len(which & {*here})
+
+
+def filled(world: World, source: random.Random, nodes: int) -> list[str]:
+    """Jobs on some of the GPUs, and one to three gangs that wait; their names."""
+    for at in range(nodes):
+        gpus = list(range(8))
+        while gpus and source.random() < 0.75:
+            size = min(len(gpus), source.choice([1, 2, 4, 8]))
+            mine, gpus = gpus[:size], gpus[size:]
+            world.runs(f"runs-{at}-{mine[0]}", f"node-{at}/{','.join(map(str, mine))}")
+    shapes = [(1, 8), (2, 8), (1, 4), (2, 4), (4, 2), (3, 8), (8, 1)]
+    waiting = [f"waits-{at}" for at in range(source.randint(1, 3))]
+    for at, name in enumerate(waiting):
+        world.waits(name, *source.choice(shapes), age=500.0 - at)
+    return waiting
+
+
+@pytest.mark.parametrize("seed", [*range(8), 139, 160])
+def test_what_plan_and_why_advise_helps(tmp_path: Path, seed: int) -> None:
+    """Each change that fits now can be planned, and a release lets the job start."""
+
+    def made() -> tuple[World, list[str], tuple[int, int]]:
+        source = random.Random(seed)
+        (folder := tmp_path / str(source.random())).mkdir(exist_ok=True)
+        nodes = source.randint(2, 3)
+        world = World(folder, nodes)
+        waiting = filled(world, source, nodes)
+        return world, waiting, source.choice([(1, 8), (2, 4), (2, 8), (1, 6), (4, 4)])
+
+    world, waiting, (workers, gpus) = made()
+    refused = world.plan(workers, gpus).refused
+    if refused is not None and refused.verdict is Verdict.NOT_NOW:
+        for change in changes(refused.nearest):
+            found = world.plan(**{"workers": workers, "gpus": gpus, **change})
+            assert found.verdict is Verdict.PLACEABLE, refused.nearest
+        done = submission.submit(
+            world.job("new", workers, gpus), world.backend, namespace="default"
+        )
+        assert done.nearest == refused.nearest
+        assert world.why("new").nearest == refused.nearest
+        world.end("new")
+        if released(refused.nearest):
+            free(world, released(refused.nearest))
+            assert world.plan(workers, gpus).verdict is Verdict.PLACEABLE, refused.nearest
+    world.api.close()
+    for name in waiting:
+        world, _, _ = made()
+        nearest = world.why(name).nearest
+        if released(nearest):
+            free(world, released(nearest))
+            code = world.why(name).verdict.code.value
+            assert code in {"NobodyStarts", "Starting"}, nearest
+            world.api.close()
+            world, _, _ = made()
+        job = shape_of(world, name)
+        world.end(name)
+        for change in changes(nearest):
+            found = world.plan(**{**job, **change})
+            assert found.verdict is Verdict.PLACEABLE, nearest
+        world.api.close()
+
+
+def shape_of(world: World, name: str) -> dict[str, int]:
+    stored = world.api.tables["mpijobs.kubeflow.org"]["default", name].thing
+    worker = stored["spec"]["mpiReplicaSpecs"]["Worker"]
+    limits = worker["template"]["spec"]["containers"][0]["resources"]["limits"]
+    return {"workers": worker["replicas"], "gpus": int(limits["nvidia.com/gpu"])}
