@@ -13,9 +13,11 @@ from test_controller import World, world
 from arena_topo.admin import controller
 from arena_topo.admin.controller import PERIOD, Wake
 from arena_topo.engines.kubernetes import connection, watch_cache
+from arena_topo.engines.kubernetes.queued import MOST_TRIES
 from arena_topo.errors import ClusterError
 from arena_topo.gang.loss import TOLERATED
-from arena_topo.manifests import MAP, STATE
+from arena_topo.gang.resume import resume_job
+from arena_topo.manifests import MAP, STATE, TRIES_ANNOTATION
 from arena_topo.manifests.annotations import parse_map
 
 __all__ = ["world"]
@@ -384,7 +386,8 @@ def test_hours_of_a_life_with_broken_watches(world, seed):
     while here.time - begun < 2 * 3600:
         life.step()
         life.check()
-    # All that is in the way goes; who waits then starts.
+    # All that is in the way goes. Who waits then starts, and so does a gang that was evicted too
+    # often to be tried again, once its owner resumes it.
     here.api.faults.clear()
     for node in sorted(life.silent):
         here.cluster.restore(node)
@@ -393,8 +396,12 @@ def test_hours_of_a_life_with_broken_watches(world, seed):
     here.rounds(3)
     for _ in range(life.made):
         for job in life.jobs():
+            name = job["metadata"]["name"]
             if job["spec"]["runPolicy"].get("suspend") is not True:
-                here.backend.delete(job["metadata"]["name"], "default")
+                here.backend.delete(name, "default")
+            elif int(job["metadata"]["annotations"].get(TRIES_ANNOTATION, 0)) >= MOST_TRIES:
+                with here.cluster.running():
+                    resume_job(here.backend, name, "default")
         here.cluster.settle()
         here.later(40)
         here.rounds(2)
