@@ -420,7 +420,9 @@ def _options() -> Iterator[tuple[int, int, int]]:
     """Socket options: no delay, and detection of a dead peer of a silent log within a minute."""
     yield socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    # macOS calls the first of them TCP_KEEPALIVE.
+    idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
+    for name, value in ((idle, 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             yield socket.IPPROTO_TCP, getattr(socket, name), value
 

@@ -98,13 +98,7 @@ _supervisors: set[int] = set()
 
 
 def open_local(options: Options) -> LocalBackend:
-    """Open the engine on this machine; ArenaError where it cannot work."""
-    if not (processes.PROC / "self/stat").exists():
-        raise ArenaError(
-            "the local engine needs Linux",
-            why="it keeps track of its processes through /proc",
-            hint="use --backend kubernetes",
-        )
+    """Open the engine on this machine; where there is no /proc, it plans and runs nothing."""
     return LocalBackend(options, os.environ)
 
 
@@ -244,7 +238,7 @@ class LocalBackend:
         """Start the job, or queue it; AlreadyExists if its name is taken.
 
         When this returns, the job no longer needs the process that submitted it. InvalidJob for a
-        job of kube-queue.
+        job of kube-queue, NotPossible where no job can run.
         """
         self.validate(plan)
         submission = self._submission(plan)
@@ -259,7 +253,16 @@ class LocalBackend:
         return (f"mpijob.kubeflow.org/{plan.job.name}",)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Check that the job can run here and its name is free, without creating anything."""
+        """Check that the job can run here and its name is free, without creating anything.
+
+        NotPossible where no job can run, since there is no /proc.
+        """
+        if not processes.processes_visible():
+            raise NotPossible(
+                "the local engine runs jobs on Linux only",
+                why="it finds their processes through /proc",
+                hint="use a cluster: --backend kubernetes; `plan` and --dry-run work here",
+            )
         self._check(plan.job)
         self._require_free(plan)
         return ()

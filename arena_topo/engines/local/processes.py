@@ -2,7 +2,8 @@
 
 Neither process groups nor sessions identify them, since `mpirun` daemons start sessions of their
 own. A variable in their environment does, which children inherit, and, while the supervisor lives,
-descent from it. Linux only: everything is read from /proc.
+descent from it. Linux only: everything is read from /proc. Elsewhere no job runs, so the others of
+these functions are not called there.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ def process(pid: int) -> Process | None:
     """The process that has this ID now; None if there is none, or only its remains."""
     stat = _stat(pid)
     return None if stat is None else Process(pid=pid, started=stat[1], boot=boot())
+
+
+@cache
+def processes_visible() -> bool:
+    """Whether processes can be seen: on Linux, and nowhere else."""
+    return (PROC / "self/stat").exists()
 
 
 def alive(member: Process) -> bool:

@@ -63,9 +63,12 @@ def host() -> str:
 def is_here(job: Job) -> bool:
     """Whether a job runs on this machine, which may have been renamed since.
 
-    The state folder may be shared: by machines with a common home folder, and by containers of one
-    machine, which see each other's supervisors by their locks.
+    No job runs where processes cannot be seen. The state folder may be shared: by machines with a
+    common home folder, and by containers of one machine, which see each other's supervisors by
+    their locks.
     """
+    if not processes.processes_visible():
+        return False
     supervisor = job.state.supervisor
     booted = supervisor is not None and supervisor.boot == processes.boot()
     return booted or job.submission.host == host()
