@@ -5,6 +5,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY arena_topo arena_topo
 COPY templates templates
 COPY completions completions
+COPY docs/man docs/man
+COPY docs/site/metadata.py docs/site/metadata.py
 RUN python -m venv /opt/arena-topo \
     && /opt/arena-topo/bin/pip install --no-cache-dir '.[agent]'
 

@@ -108,7 +108,7 @@ def test_what_passes_before_a_change_goes_in_skips_nothing_and_tries_new_cases_e
 def test_what_pages_and_shells_run_is_the_program_of_this_clone():
     with running.place() as where:
         program = shutil.which("arena-topo", path=where.env["PATH"])
-        assert program, "arena-topo is not installed: pip install -e '.[test,mpi]'"
+        assert program, "arena-topo is not installed: pip install --group test -e '.[mpi]'"
         assert Path(program).parent == Path(sys.executable).parent
         asked = subprocess.run(
             [sys.executable, "-c", "import arena_topo; print(arena_topo.__file__)"],

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+
+import arena_topo
 
 CLONE = Path(__file__).parent.parent
 
@@ -43,6 +50,39 @@ def test_the_wheel_has_each_file_of_the_program_and_no_other(tmp_path):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packaged == expected | COMPLETIONS
+
+
+def metadata_at(address):
+    """The metadata of the package if `address` were where the repository is."""
+    config = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))
+    config["tool"]["hatch"]["metadata"]["hooks"]["custom"]["address"] = address
+    return ProjectMetadata(str(CLONE), PluginManager(), config).core
+
+
+def test_the_long_description_has_no_link_that_a_package_index_cannot_follow():
+    text = metadata_at("https://forge.example/team/arena-topo").readme
+    tag = f"v{arena_topo.__version__}"
+    targets = re.findall(r"(!?)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)", text)
+    places = {"!": f"https://forge.example/team/arena-topo/raw/{tag}/"}
+    ours = 0
+    for picture, target in targets:
+        place = places.get(picture, f"https://forge.example/team/arena-topo/blob/{tag}/")
+        assert target.startswith(("#", "https://")), target
+        if target.startswith(place):
+            path = target.removeprefix(place).partition("#")[0]
+            assert (CLONE / path).is_file(), target
+            ours += 1
+        else:
+            assert "forge.example" not in target
+    assert ours > 20
+
+
+def test_the_urls_of_the_package_are_made_of_one_address_and_absent_without_it():
+    urls = metadata_at("https://forge.example/team/arena-topo").urls
+    assert set(urls) == {"Documentation", "Source", "Changelog", "Issues"}
+    assert all(url.startswith("https://forge.example/team/arena-topo") for url in urls.values())
+    assert metadata_at("").urls == {}
+    assert metadata_at("").readme == (CLONE / "README.md").read_text(encoding="utf-8")
 
 
 def test_windows_is_refused_in_a_line_that_names_the_way_out():
