@@ -45,6 +45,16 @@ def test_every_promise_names_tests_that_are_there():
             assert said <= there, f"{promise}: {named[1]} has no {sorted(said - there)}"
 
 
+def test_every_supported_version_names_a_test_that_is_there():
+    table = rows("versions.md", "## Tested with")[1:]
+    assert len(table) > 8
+    for software, version, _how, cell in table:
+        named = re.fullmatch(r"`((?:cluster/)?test_\w+\.py)`: ([a-z0-9 ]+)", cell)
+        assert named, f"{software} {version}: {cell}"
+        there = names_in(ROOT / "tests" / named[1])
+        assert f"test_{named[2].replace(' ', '_')}" in there, f"{software} {version}: {cell}"
+
+
 def names_in(path: Path) -> set[str]:
     """The names of the test functions in a file."""
     return set(re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
