@@ -80,6 +80,9 @@ def estimate(
     pool = None if local else _pool(list(machines.values()), job, wire)
     if pool is not None:
         limit = _calibrated(limit, pool, hosts, job)
+    elif not local and (other := next(iter(machines.values())).pool) is not None:
+        lacks = f"calibration {other.name} has no job on {job.hosts} such hosts over {wire.upper()}"
+        limit = replace(limit, assumed=(*limit.assumed, lacks))
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
         ceiling = _ceiling(host, job, wire, algorithm, constants)
@@ -113,13 +116,14 @@ def _calibrated(
     by = min(host.size for host in hosts) if pool.each else 1 / pods
     known = value.regime is not Regime.TCP and not value.guess
     most = value.high if known else math.inf
+    farther = f"{job.hosts} hosts reach what {pool.hosts} did, the most that were measured"
     return replace(
         value,
         point=min(rate.value * by, most),
         low=min(rate.low * by, most),
         high=min(rate.high * by, most),
         guess=False,
-        assumed=(),
+        assumed=(farther,) if job.hosts > pool.hosts else (),
         measured=str(pool),
     )
 
@@ -193,18 +197,22 @@ def _around_sockets(value: Estimate, host: Host, wire: Wire, constants: Constant
 
 
 def _least(network: Estimate, host: Estimate) -> Estimate:
-    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck."""
+    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck.
+
+    What is assumed inside does not count where a measured network is the limit.
+    """
     point = min(network.point, host.point)
+    matters = not network.measured or host.point < network.point
     return replace(
         network,
         point=point,
         low=min(network.low, host.low),
         high=max(min(network.high, host.high), point),
         limited_by=Limit.HOST if host.point < network.point else network.limited_by,
-        assumed=tuple(sorted({*network.assumed, *host.assumed})),
+        assumed=tuple(sorted({*network.assumed, *(host.assumed if matters else ())})),
         measured=host.measured if host.point < network.point else network.measured,
         # An assumed network is no guess at what it cannot limit.
-        guess=host.guess or (network.guess and network.low < host.point),
+        guess=(matters and host.guess) or (network.guess and network.low < host.point),
     )
 
 

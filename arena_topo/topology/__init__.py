@@ -125,8 +125,9 @@ class PoolRates:
     `measured` is the date, and the version of NCCL if it is known. The pool has machines of `gpus`
     GPUs of one `model`. `inside` is a share of the computed bandwidth of one host; `two` and `more`
     are GB/s of bus bandwidth among two hosts, and three and more, over `wire`; with `each` they are
-    GB/s for each GPU of a host, as every GPU has a NIC of its own. None was not measured. `floor`
-    and `hidden` are f and a of `training`, of the workload that was measured, None without one.
+    GB/s for each GPU of a host, as every GPU has a NIC of its own. None was not measured; no job
+    was measured on more than `hosts`. `floor` and `hidden` are f and a of `training`, of the
+    `workload` that was measured, None without one.
     """
 
     name: str
@@ -138,6 +139,8 @@ class PoolRates:
     two: MeasuredRate | None = None
     more: MeasuredRate | None = None
     each: bool = False
+    hosts: int = 1
+    workload: str = ""
     floor: MeasuredRate | None = None
     hidden: MeasuredRate | None = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -104,12 +105,14 @@ class Calibration:
     """A fit of measured placements.
 
     `rates` are those of the measured kinds, for each GPU of a host if `each`; `each` is None where
-    the measurements do not tell. `floor` and `hidden` are None without a step. `reached` are the
+    the measurements do not tell. `loose` are rates that hardly limit what was measured: there the
+    computed bandwidths count. `floor` and `hidden` are None without a step. `reached` are the
     numbers of the fit, in the order of `placements`.
     """
 
     placements: tuple[MeasuredPlacement, ...]
     rates: Mapping[Kind, MeasuredRate]
+    loose: Mapping[Kind, MeasuredRate]
     each: bool | None
     floor: MeasuredRate | None
     hidden: MeasuredRate | None
@@ -243,24 +246,35 @@ def _calibration(
     slack = 2 * _variance(best, len(placements))
     near = [fit for fit in fits if fit.loss <= best + slack]
     chosen = min(near, key=lambda fit: fit.unusual)
-    rates = {
+    tried = {
         kind: _rate(placements, chosen, near, slack, kind, each=each) for kind in chosen.losses
     }
+    rates = {kind: rate for kind, (rate, computed) in tried.items() if not computed}
     floors, hiddens = [fit.floor for fit in near], [fit.hidden for fit in near]
     steps = len(fits) > 1
     return Calibration(
         placements=tuple(placements),
         rates=rates,
+        loose={kind: rate for kind, (rate, computed) in tried.items() if computed},
         each=each if told else None,
         floor=MeasuredRate(chosen.floor, min(floors), max(floors)) if steps else None,
         hidden=MeasuredRate(chosen.hidden, min(hiddens), max(hiddens)) if steps else None,
         reached=tuple(
             one.predicted(
-                one.reduced(rates[one.kind].value, each=each), chosen.floor, chosen.hidden
+                one.reduced(_unit(one, rates, each=each), each=each), chosen.floor, chosen.hidden
             )
             for one in placements
         ),
     )
+
+
+def _unit(
+    one: MeasuredPlacement, rates: Mapping[Kind, MeasuredRate], *, each: bool
+) -> float:
+    """The fitted rate of a placement, else the computed one."""
+    if one.kind in rates:
+        return rates[one.kind].value
+    return one.estimate.point / one.rate(1.0, each=each)
 
 
 def _rate(
@@ -271,8 +285,11 @@ def _rate(
     kind: Kind,
     *,
     each: bool,
-) -> MeasuredRate:
-    """The rate of a kind in the chosen fit, and its ends in all that are as good."""
+) -> tuple[MeasuredRate, bool]:
+    """The rate of a kind in the chosen fit, its ends in all that are as good, if it is computed.
+
+    It is where the measurements hardly limit it, and allow what is computed.
+    """
     some = [one for one in placements if one.kind is kind]
     ends = [unit for fit in near for unit in _within(fit.losses[kind], slack)]
     own = list(_within(chosen.losses[kind], slack))
@@ -282,15 +299,15 @@ def _rate(
         fine, key=lambda unit: _loss(_reduced(placements, kind, unit, each=each), chosen)
     )
     low, high = min(ends) / REPEAT, max(ends) * REPEAT
-    # A rate that the measurements hardly limit stays where it is computed.
-    computed = math.exp(
-        sum(math.log(one.estimate.point / one.rate(1.0, each=each)) for one in some) / len(some)
-    )
-    if own[-1] > WIDE * own[0]:
-        value = min(max(computed, own[0]), own[-1])
-        most = max(one.estimate.high / one.rate(1.0, each=each) for one in some)
-        low, high = min(low, value), max(value, min(high, most))
-    return MeasuredRate(value, min(low, value), max(high, value))
+    computed = statistics.geometric_mean(_unit(one, {}, each=each) for one in some)
+    loose = own[-1] > WIDE * own[0] and own[0] <= computed <= own[-1]
+    value = computed if loose else value
+    if own[-1] == _RATES[-1]:
+        # There is no upper end: nothing limits these placements.
+        value = max(computed, own[0])
+        high = max(value, *(one.estimate.high / one.rate(1.0, each=each) for one in some))
+    low, value, high = (float(f"{unit:.4g}") for unit in (min(low, value), value, max(high, value)))
+    return MeasuredRate(value, low, high), loose
 
 
 def _within(losses: Sequence[float], slack: float) -> Iterator[float]:
@@ -317,7 +334,7 @@ def next_measurement(
     """
     open_kinds = []
     for kind, estimate in computed.items():
-        rate = calibration.rates.get(kind)
+        rate = {**calibration.rates, **calibration.loose}.get(kind)
         low, high = (estimate.low, estimate.high) if rate is None else rate[1:]
         if rate is not None and kind is Kind.INSIDE:
             low, high = low * estimate.point, high * estimate.point
