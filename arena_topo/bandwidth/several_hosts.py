@@ -105,9 +105,7 @@ def measured_between(machine: Machine, hosts: int, wire: Wire) -> bool:
     return (pool.two if hosts == PAIR else pool.more) is not None
 
 
-def _calibrated(
-    value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Traffic
-) -> Estimate:
+def _calibrated(value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Traffic) -> Estimate:
     """The limit between hosts that a calibration measured; known NICs still limit their GPUs."""
     rate = pool.two if job.hosts == PAIR else pool.more
     assert rate is not None, "a pool without this rate does not count"

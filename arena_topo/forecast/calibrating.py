@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
 from arena_topo.cli.arguments import Output, OutputFlag, format_document, option
@@ -19,9 +19,6 @@ from arena_topo.job import BatchFlag, GradientBytesFlag, StepTimeFlag, WorkloadF
 from arena_topo.names import is_subdomain
 from arena_topo.topology import Machine, PoolRates, gpu_set
 from arena_topo.training.calibration import Calibration, Kind, calibrate, next_measurement
-
-if TYPE_CHECKING:
-    from arena_topo.forecast.measurements import Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +133,9 @@ def _estimate(machine: Machine, hosts: tuple[int, ...], wire: Wire) -> Estimate:
 
 def _when(request: CalibrationRequest, version: str) -> str:
     """The day of the measurements, and the version of NCCL if it is known."""
-    day = request.date or f"{datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}"
+    day = request.date or f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}"
     try:
-        datetime.date.fromisoformat(day)
+        dt.date.fromisoformat(day)
     except ValueError as error:
         raise UsageError(f"--date {day}: expected a day such as 2026-05-31") from error
     nccl = request.nccl or version

@@ -25,6 +25,8 @@ POOR = 0.2
 def calibration_text(fit: Calibration, pool: PoolRates, following: NextMeasurement | None) -> str:
     """A calibration for people: rates, how well they fit, what is open, what to measure next."""
     errors = fit.errors
+    fitted = f"{100 * statistics.median(errors):.0f} % median error, {100 * errors[-1]:.0f} %"
+    fitted += f" at worst, {len(errors)} placements"
     rows = [
         (
             _placement(one),
@@ -39,8 +41,7 @@ def calibration_text(fit: Calibration, pool: PoolRates, following: NextMeasureme
         f"{pool.name}: {pool.gpus} x {pool.model or 'GPU'} per node, {pool}",
         "",
         *(f"  {label:22}{text}" for label, text in _facts(fit)),
-        f"  {'Fit':22}{100 * statistics.median(errors):.0f} % median error,"
-        f" {100 * errors[-1]:.0f} % at worst, {len(errors)} placements",
+        f"  {'Fit':22}{fitted}",
         *(f"  {'Not told':22}{text}" for text in _open(fit)),
         *(f"  {'Measure next':22}{text}" for text in [_next(following)] if text),
         "",
@@ -59,10 +60,13 @@ def _facts(fit: Calibration) -> Iterator[tuple[str, str]]:
             ends = f"{gbps_text(rate.low)} to {gbps_text(rate.high)}"
             yield label, f"{gbps_text(rate.value)} GB/s{each} ({ends})"
     if fit.floor is not None and fit.hidden is not None:
-        yield "Overlap", (
-            f"a step waits for at least {fit.floor.value:.1f} of its all-reduce"
-            f" ({_ends(fit.floor, 1)}), and hides {fit.hidden.value:.1f} of its computing"
-            f" ({_ends(fit.hidden, 1)})"
+        yield (
+            "Overlap",
+            (
+                f"a step waits for at least {fit.floor.value:.1f} of its all-reduce"
+                f" ({_ends(fit.floor, 1)}), and hides {fit.hidden.value:.1f} of its computing"
+                f" ({_ends(fit.hidden, 1)})"
+            ),
         )
 
 

@@ -101,9 +101,7 @@ class Against:
     causes: tuple[Advice, ...]
 
 
-def forecast(
-    machine: Machine, request: ForecastRequest, pool: PoolRates | None = None
-) -> Forecast:
+def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None = None) -> Forecast:
     """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid.
 
     `pool` is the calibration of the machines.

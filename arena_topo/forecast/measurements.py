@@ -125,9 +125,8 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, shown: str
     ranks = table.ranks
     counted = tuple(sorted(Counter(rank.host for rank in ranks).values(), reverse=True))
     if hosts is not None and len(ranks) > 1 and counted != hosts:
-        raise UsageError(
-            f"{shown}: {'+'.join(map(str, counted))} GPUs took part, not {'+'.join(map(str, hosts))}"
-        )
+        took, said = ("+".join(map(str, some)) for some in (counted, hosts))
+        raise UsageError(f"{shown}: {took} GPUs took part, not {said}")
     if hosts is None and len(ranks) <= 1:
         raise UsageError(
             f"{shown}: it does not say which GPUs took part", hint=f"name them: {_FORM}"
@@ -143,7 +142,9 @@ def _rows(text: str, shown: str) -> Iterator[Measured]:
         raise UsageError(
             f"{shown}: this is no output of nccl-tests, and no CSV with the columns placement and"
             " step_ms or gbps",
-            why=f"its first line is {text.splitlines()[0][:60]!r}" if text.strip() else "it is empty",
+            why=f"its first line is {text.splitlines()[0][:60]!r}"
+            if text.strip()
+            else "it is empty",
             hint=f"for other logs: --pattern REGEX and --measured {_FORM}",
         )
     for row in rows:

@@ -163,7 +163,9 @@ def submit_mpi(job: MPIJob, how: SubmitOptions, offline: Offline, session: Sessi
         _preview(job, how, offline, session)
         return
     # --timeout limits the whole command, not each request: the rest of it is for the job's end.
-    backend = open_engine(session, image=job.image, fabric=offline.network(session), stays=how.stays)
+    backend = open_engine(
+        session, image=job.image, fabric=offline.network(session), stays=how.stays
+    )
     timeout = session.common.timeout
     order = _Order(
         how=how,

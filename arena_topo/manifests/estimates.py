@@ -59,7 +59,7 @@ def spoken(gbps: float, low: float | None, high: float | None) -> str:
 
 
 def estimate_text(estimate: Estimate, mark: str = "") -> str:
-    """An estimate: `5.66 GB/s (3.2 to 10)`, then the mark, its calibration, and if it is a guess."""
+    """An estimate: `5.66 GB/s (3.2 to 10)`, then the mark, who measured it, `a guess`."""
     guess = ", a guess" if estimate.guess else ""
     by = f", {one_line(estimate.measured)}" if estimate.measured else ""
     return spoken(estimate.point, estimate.low, estimate.high) + mark + by + guess

@@ -1,9 +1,9 @@
 """The calibration of a pool as a ConfigMap: beside the tables of measured sets, by the same hands.
 
-    data:
-      calibration: {"name": "t4", "measured": "2026-11-28, NCCL 2.21.5", "model": "T4", "gpus": 4,
-                    "wire": "tcp", "two": [0.38, 0.34, 0.42], ...}     values of `PoolRates`
-      fit: ...     how it was made, for people
+data:
+  calibration: {"name": "t4", "measured": "2026-11-28, NCCL 2.21.5", "model": "T4", "gpus": 4,
+                "wire": "tcp", "two": [0.38, 0.34, 0.42], ...}     values of `PoolRates`
+  fit: ...     how it was made, for people
 """
 
 from __future__ import annotations

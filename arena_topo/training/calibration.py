@@ -268,9 +268,7 @@ def _calibration(
     )
 
 
-def _unit(
-    one: MeasuredPlacement, rates: Mapping[Kind, MeasuredRate], *, each: bool
-) -> float:
+def _unit(one: MeasuredPlacement, rates: Mapping[Kind, MeasuredRate], *, each: bool) -> float:
     """The fitted rate of a placement, else the computed one."""
     if one.kind in rates:
         return rates[one.kind].value
@@ -295,9 +293,7 @@ def _rate(
     own = list(_within(chosen.losses[kind], slack))
     middle = _RATES[min(range(len(_RATES)), key=chosen.losses[kind].__getitem__)]
     fine = [middle * _STEP ** (at / 16) for at in range(-16, 17)]
-    value = min(
-        fine, key=lambda unit: _loss(_reduced(placements, kind, unit, each=each), chosen)
-    )
+    value = min(fine, key=lambda unit: _loss(_reduced(placements, kind, unit, each=each), chosen))
     low, high = min(ends) / REPEAT, max(ends) * REPEAT
     computed = statistics.geometric_mean(_unit(one, {}, each=each) for one in some)
     loose = own[-1] > WIDE * own[0] and own[0] <= computed <= own[-1]

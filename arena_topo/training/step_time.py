@@ -55,7 +55,6 @@ docs/site/fidelity.py --fit`). The ranges are not fitted: frameworks differ as m
 0.15 in ACK's TensorFlow runs, 0.34 to 0.43 in pools of PyTorch)."""
 
 
-
 def overlap_in(pool: PoolRates | None) -> Overlap:
     """The overlap of trainings in a pool: as its calibration measured it, else the fitted one."""
     if pool is None or pool.floor is None or pool.hidden is None:
