@@ -43,7 +43,7 @@ def calibration_text(fit: Calibration, pool: PoolRates, following: NextMeasureme
         *(f"  {label:22}{text}" for label, text in _facts(fit)),
         f"  {'Fit':22}{fitted}",
         *(f"  {'Not told':22}{text}" for text in _open(fit)),
-        *(f"  {'Measure next':22}{text}" for text in [_next(following)] if text),
+        f"  {'Measure next':22}{_next(fit, following)}",
         "",
         table.rstrip(),
     ]
@@ -98,9 +98,12 @@ def _where(kind: Kind) -> str:
     return kind.value if kind is Kind.INSIDE else f"among {kind.value}"
 
 
-def _next(following: NextMeasurement | None) -> str:
+def _next(fit: Calibration, following: NextMeasurement | None) -> str:
+    """The measurement that tells most of what is open."""
+    if following is None and fit.each is None:
+        return "all_reduce_perf on nodes with one GPU each: it tells if GPUs share NICs"
     if following is None:
-        return ""
+        return "nothing is open; a second run of each placement shows how much they differ"
     between = f"{gbps_text(following.low)} to {gbps_text(following.high)} GB/s"
     return f"all_reduce_perf {_on(following.kind)}, now known as {between}"
 
@@ -133,6 +136,6 @@ def fit_json(fit: Calibration, following: NextMeasurement | None) -> str:
             for one, reached in zip(fit.placements, fit.reached, strict=True)
         ],
         "notTold": list(_open(fit)),
-        "measureNext": _next(following) or None,
+        "measureNext": _next(fit, following),
     }
     return json.dumps(value, separators=(",", ":"))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from arena_topo.bandwidth import Estimate
+from arena_topo.bandwidth import Estimate, Regime
 from arena_topo.errors import UsageError
 from arena_topo.topology import MeasuredRate
 from arena_topo.training.step_time import (
@@ -38,7 +38,7 @@ _STEP = 1.08
 _RATES = tuple(0.01 * _STEP**at for at in range(152))
 """The rates that are tried: 0.01 to 1,200 GB/s, or as shares."""
 
-_FLOORS = tuple(at / 10 for at in range(11))
+_FLOORS = tuple(at / 4 for at in range(5))
 _HIDDEN = tuple(at / 10 for at in range(7))
 
 WIDE = 1.5
@@ -155,8 +155,10 @@ def calibrate(placements: Sequence[MeasuredPlacement]) -> Calibration:
         for kind in (Kind.TWO, Kind.MORE)
     }
     shared = _fitted(placements, each=False)
-    if all(len(some) < _TWO for some in sizes.values()):
-        return _calibration(placements, shared, each=False, told=False)
+    # Over TCP the GPUs of a node always share its network.
+    tcp = any(one.estimate.regime is Regime.TCP for one in placements)
+    if tcp or all(len(some) < _TWO for some in sizes.values()):
+        return _calibration(placements, shared, each=False, told=tcp)
     own = _fitted(placements, each=True)
     losses = [min(fit.loss for fit in fits) for fits in (shared, own)]
     told = abs(losses[0] - losses[1]) > 2 * _variance(min(losses), len(placements))
