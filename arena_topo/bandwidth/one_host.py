@@ -223,10 +223,18 @@ def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
             high=measured,
             assumed=(),
             guess=False,
-            measured="",
+            measured=_table_of(facts),
         )
     twin = facts.twin(gpus)
-    return computed if twin is None else scaled(computed, twin / computed.point)
+    if twin is None:
+        return computed
+    return replace(scaled(computed, twin / computed.point), measured=_table_of(facts))
+
+
+def _table_of(facts: MachineFacts) -> str:
+    """When the sets of a machine were measured, in a sentence."""
+    when = facts.machine.measured_on
+    return f"measured {when}" if when else ""
 
 
 def _computed(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
@@ -17,6 +17,7 @@ from arena_topo.forecast import ForecastRequest
 from arena_topo.forecast.command import machine_of
 from arena_topo.job import BatchFlag, GradientBytesFlag, StepTimeFlag, WorkloadFlag
 from arena_topo.names import is_subdomain
+from arena_topo.nccl.bandwidth_tables import measured_on
 from arena_topo.topology import Machine, PoolRates, gpu_set
 from arena_topo.training.calibration import Calibration, Kind, calibrate, next_measurement
 
@@ -86,7 +87,7 @@ def calibrate_command(
         gradient_bytes=request.gradient_bytes,
         step_time=request.step_time,
     )
-    found, version = measurements.read_measured(request.measured, request.pattern)
+    found, versions = measurements.read_measured(request.measured, request.pattern)
     machine = forecasting.machine_for(machine_of(target, session), asked)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
     solo = any(sum(one.hosts) == 1 for one in found)
@@ -99,7 +100,9 @@ def calibrate_command(
         )
     )
     name = request.name or machine.name
-    pool = _pool(fit, machine, wire, name, _when(request, version))
+    day = _day(request.date, session.console.clock())
+    when = measured_on(day, {request.nccl} if request.nccl else versions)
+    pool = _pool(fit, machine, wire, name, when)
     size = len(machine.gpus)
     computed = {
         kind: _estimate(machine, (size,) * (at + 1), wire)
@@ -130,15 +133,12 @@ def _estimate(machine: Machine, hosts: tuple[int, ...], wire: Wire) -> Estimate:
     return value
 
 
-def _when(request: CalibrationRequest, version: str) -> str:
-    """The day of the measurements, and the version of NCCL if it is known."""
-    day = request.date or f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}"
+def _day(text: str, today: float) -> date:
+    """The day of the measurements; without a text it is today (Unix seconds)."""
     try:
-        dt.date.fromisoformat(day)
+        return date.fromisoformat(text) if text else datetime.fromtimestamp(today, UTC).date()
     except ValueError as error:
-        raise UsageError(f"--date {day}: expected a day such as 2026-05-31") from error
-    nccl = request.nccl or version
-    return f"{day}, NCCL {nccl}" if nccl else f"{day}, NCCL unknown"
+        raise UsageError(f"--date {text}: expected a day such as 2026-05-31") from error
 
 
 def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) -> PoolRates:

@@ -46,8 +46,8 @@ class Measured:
     gbps: float | None = None
 
 
-def read_measured(words: tuple[str, ...], pattern: str) -> tuple[list[Measured], str]:
-    """All measurements, and the version of NCCL in the logs; UsageError for what is not one."""
+def read_measured(words: tuple[str, ...], pattern: str) -> tuple[list[Measured], set[str]]:
+    """All measurements, and the versions of NCCL in the logs; UsageError for what is not one."""
     found: list[Measured] = []
     versions: set[str] = set()
     for word in words:
@@ -66,7 +66,7 @@ def read_measured(words: tuple[str, ...], pattern: str) -> tuple[list[Measured],
             found += _rows(text, shown)
     if len(found) > MAX_PLACEMENTS:
         raise UsageError(f"{len(found)} placements are measured; at most {MAX_PLACEMENTS} are read")
-    return found, ", ".join(sorted(versions))
+    return found, versions
 
 
 def _dotted(number: int) -> str:

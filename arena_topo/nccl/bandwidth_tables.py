@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Annotated, Any
 
 import msgspec
@@ -251,6 +252,12 @@ def tables_in(text: str) -> list[BandwidthTable]:
 
 class Unfit(Exception):
     """The reason why a test gives no bandwidth of a node's GPUs."""
+
+
+def measured_on(day: date, versions: Iterable[str]) -> str:
+    """When something was measured, and with which NCCL: `2026-05-31, NCCL 2.21.5`."""
+    known = sorted({version.partition("+")[0] for version in versions})
+    return f"{day:%Y-%m-%d}, NCCL {' and '.join(known) or 'unknown'}"
 
 
 def bandwidth_of_table(table: BandwidthTable) -> tuple[float, int]:

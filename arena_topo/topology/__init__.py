@@ -203,7 +203,8 @@ class Machine:
     `pcie_generation` is set only if a preset or the machine reports it, never guessed from the
     model. `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty
     if the NICs were reported by the machine or given by a person. `bandwidth` is a published matrix
-    for display (GB/s); the solver does not use it.
+    for display (GB/s); the solver does not use it. `measured_on` is the day and the version of NCCL
+    of its `measured` sets, "" if nobody recorded them.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Machine:
     pcie_generation: int | None = None
     knowledge: Knowledge = Knowledge.MEASURED
     measured: tuple[tuple[GPUSet, float], ...] = ()
+    measured_on: str = ""
     bandwidth: tuple[tuple[float, ...], ...] | None = None
     software: Software = USUAL
     model: str | None = field(init=False, compare=False)
@@ -591,6 +593,7 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
     if not any(node.machine.measured for node in members):
         return members
     least: dict[Configuration, dict[GPUSet, float]] = {}
+    days: dict[Configuration, str] = {}
     measured = {node.machine.model for node in members if node.machine.measured}
     kinds = [
         replace(node.machine.configuration, measured=()) if node.machine.model in measured else None
@@ -599,17 +602,19 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
     for node, kind in zip(members, kinds, strict=True):
         if kind is not None and node.machine.measured:
             known = least.setdefault(kind, {})
+            days.setdefault(kind, node.machine.measured_on)
             for gpus, value in node.machine.measured:
                 known[gpus] = min(value, known.get(gpus, value))
 
     def together(node: Node, kind: Configuration | None) -> Node:
         known = least.get(kind) if kind is not None else None
-        if known is None:
+        if known is None or kind is None:
             return node
         both = tuple(sorted({**known, **dict(node.machine.measured)}.items()))
         if both == node.machine.measured:
             return node
-        return replace(node, machine=replace(node.machine, measured=both))
+        day = node.machine.measured_on or days[kind]
+        return replace(node, machine=replace(node.machine, measured=both, measured_on=day))
 
     return tuple(together(node, kind) for node, kind in zip(members, kinds, strict=True))
 
