@@ -42,4 +42,5 @@ from arena_topo.bandwidth.one_host import inside as inside
 from arena_topo.bandwidth.rates import lane_rate as lane_rate
 from arena_topo.bandwidth.rates import rate_is_assumed as rate_is_assumed
 from arena_topo.bandwidth.several_hosts import estimate as estimate
+from arena_topo.bandwidth.several_hosts import measured_between as measured_between
 from arena_topo.bandwidth.several_hosts import network_limit as network_limit

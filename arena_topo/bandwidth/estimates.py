@@ -68,7 +68,8 @@ class Estimate:
 
     `latency` is seconds per all-reduce of any size; it determines the bandwidth of a message of a
     given size (`share`, `at`). `assumed` lists the facts that were not given; it is a `guess` if
-    one of them is the network, the GPU model or the links.
+    one of them is the network, the GPU model or the links. `measured` is who measured it, and
+    when, for a bandwidth of a calibration.
     """
 
     point: float
@@ -80,6 +81,7 @@ class Estimate:
     ranks: int
     assumed: tuple[str, ...] = ()
     guess: bool = False
+    measured: str = ""
 
     def share(self, size: int) -> float:
         """The share of `point` that an all-reduce of `size` bytes reaches, from 0 to 1."""

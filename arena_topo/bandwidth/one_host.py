@@ -201,15 +201,40 @@ _Parts = tuple[tuple[MachineFacts, GPUSet], ...]
 def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
     computed = _computed(parts, algorithm)
     facts, gpus = parts[0]
-    if len(parts) > 1 or algorithm is not None or not facts.measured:
+    if len(parts) > 1 or algorithm is not None:
+        return computed
+    pool = facts.machine.pool
+    if pool is not None and pool.inside is not None:
+        computed = replace(
+            computed,
+            point=computed.point * pool.inside.value,
+            low=computed.point * pool.inside.low,
+            high=computed.point * pool.inside.high,
+            measured=str(pool),
+        )
+    if not facts.measured:
         return computed
     measured = facts.measured.get(gpus)
     if measured is not None:
         return replace(
-            computed, point=measured, low=measured, high=measured, assumed=(), guess=False
+            computed,
+            point=measured,
+            low=measured,
+            high=measured,
+            assumed=(),
+            guess=False,
+            measured=_table_of(facts),
         )
     twin = facts.twin(gpus)
-    return computed if twin is None else scaled(computed, twin / computed.point)
+    if twin is None:
+        return computed
+    return replace(scaled(computed, twin / computed.point), measured=_table_of(facts))
+
+
+def _table_of(facts: MachineFacts) -> str:
+    """When the sets of a machine were measured, in a sentence."""
+    when = facts.machine.measured_on
+    return f"measured {when}" if when else ""
 
 
 def _computed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from arena_topo.bandwidth.nics import over_nics, own_nics, ring_over_nics
 from arena_topo.bandwidth.one_host import inside
 from arena_topo.bandwidth.rates import FROM_HOPPER, assumptions, known_model
 from arena_topo.bandwidth.tcp import over_sockets, over_tcp, socket_range
+from arena_topo.topology import Machine, PoolRates
 
 
 def estimate(
@@ -75,10 +77,53 @@ def estimate(
         limit = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
         limit = over_tcp(hosts, job, network, constants, doubts)
+    pool = None if local else _pool(list(machines.values()), job, wire)
+    if pool is not None:
+        limit = _calibrated(limit, pool, hosts, job)
+    elif not local and (other := next(iter(machines.values())).pool) is not None:
+        lacks = f"calibration {other.name} has no job on {job.hosts} such hosts over {wire.upper()}"
+        limit = replace(limit, assumed=(*limit.assumed, lacks))
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
-        limit = _least(limit, _ceiling(host, job, wire, algorithm, constants))
+        ceiling = _ceiling(host, job, wire, algorithm, constants)
+        # What was measured between hosts includes their insides, as far as it can.
+        limit = _least(limit, ceiling if pool is None else replace(ceiling, point=ceiling.high))
     return limit
+
+
+def _pool(machines: Sequence[Machine], job: Traffic, wire: Wire) -> PoolRates | None:
+    """The calibration of all machines of a job, if it measured such a job."""
+    pool = machines[0].pool if measured_between(machines[0], job.hosts, wire) else None
+    return pool if all(machine.pool == pool for machine in machines) else None
+
+
+def measured_between(machine: Machine, hosts: int, wire: Wire) -> bool:
+    """Whether a calibration of the machine measured jobs of so many hosts."""
+    pool = machine.pool
+    if pool is None or pool.wire != wire:
+        return False
+    return (pool.two if hosts == PAIR else pool.more) is not None
+
+
+def _calibrated(value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Traffic) -> Estimate:
+    """The limit between hosts that a calibration measured; known NICs still limit their GPUs."""
+    rate = pool.two if job.hosts == PAIR else pool.more
+    assert rate is not None, "a pool without this rate does not count"
+    # A machine was measured with one host; its pods share its network.
+    pods = max(Counter(machine.name for host in hosts for machine, _ in host.parts).values())
+    by = min(host.size for host in hosts) if pool.each else 1 / pods
+    known = value.regime is not Regime.TCP and not value.guess
+    most = value.high if known else math.inf
+    farther = f"{job.hosts} hosts reach what {pool.hosts} did, the most that were measured"
+    return replace(
+        value,
+        point=min(rate.value * by, most),
+        low=min(rate.low * by, most),
+        high=min(rate.high * by, most),
+        guess=False,
+        assumed=(farther,) if job.hosts > pool.hosts else (),
+        measured=str(pool),
+    )
 
 
 def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
@@ -150,17 +195,22 @@ def _around_sockets(value: Estimate, host: Host, wire: Wire, constants: Constant
 
 
 def _least(network: Estimate, host: Estimate) -> Estimate:
-    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck."""
+    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck.
+
+    What is assumed inside does not count where a measured network is the limit.
+    """
     point = min(network.point, host.point)
+    matters = not network.measured or host.point < network.point
     return replace(
         network,
         point=point,
         low=min(network.low, host.low),
         high=max(min(network.high, host.high), point),
         limited_by=Limit.HOST if host.point < network.point else network.limited_by,
-        assumed=tuple(sorted({*network.assumed, *host.assumed})),
+        assumed=tuple(sorted({*network.assumed, *(host.assumed if matters else ())})),
+        measured=host.measured if host.point < network.point else network.measured,
         # An assumed network is no guess at what it cannot limit.
-        guess=host.guess or (network.guess and network.low < host.point),
+        guess=(matters and host.guess) or (network.guess and network.low < host.point),
     )
 
 

@@ -1,4 +1,4 @@
-"""Flags of what only a site knows of its machines: P2P, GPUDirect RDMA, the network plug-in."""
+"""Flags of what only a site knows of its machines: P2P, GPUDirect RDMA, plug-in, measurements."""
 
 from __future__ import annotations
 
@@ -31,5 +31,16 @@ PluginFlag = Annotated[
     Flag(
         help="The network plug-in of NCCL on these machines (default its own transport).",
         panel=PANEL,
+    ),
+]
+
+CalibrationFlag = Annotated[
+    str,
+    Flag(
+        help="Use this calibration of a pool: a file that calibrate printed, or the name of one in"
+        " the cluster.",
+        panel=PANEL,
+        metavar="NAME",
+        completes="files",
     ),
 ]

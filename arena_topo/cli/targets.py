@@ -17,7 +17,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError, JobNotFound, UsageError, near
 
 if TYPE_CHECKING:
-    from arena_topo.topology import Cluster, Machine, Node, Software
+    from arena_topo.topology import Cluster, Machine, Node, PoolRates, Software
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -68,6 +68,11 @@ def network_of_option(
     `state` are the dumps, which may be stdin.
     """
     return engine_choice.read_network(file, state, site)
+
+
+def calibration_of_option(name: str, session: Session) -> PoolRates | None:
+    """The calibration of `--calibration`; None without one."""
+    return engine_choice.read_calibration(name, session.common.options()) if name else None
 
 
 def open_engine(

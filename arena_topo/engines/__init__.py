@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -89,6 +89,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     known. `exit_code` and `command` are those of the launcher, if known. `stopped` are the pods
     that a suspended job had, as far as their logs still exist. `last_stop` is when and why the
     controller last stopped it. `until` is when its patience ends, if that is why it waits.
+    `training` is what its request says of its training, as it is recorded; None if nothing.
     """
 
     uid: str
@@ -113,6 +114,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     last_stop: LastStop | None = None
     until: float | None = None
+    training: Mapping[str, Any] | None = None
 
     def waits_because(self, code: CauseCode) -> Mapping[str, str] | None:
         """The parameters of the recorded cause for which it waits, if it has this code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +13,13 @@ import msgspec
 from arena_topo.engines import Options, unheard
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import FORBIDDEN, AccessDenied, UsageError
+from arena_topo.files import STDIN
+from arena_topo.names import is_subdomain
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
     from arena_topo.job import MPIJob
-    from arena_topo.topology import Cluster, Software
+    from arena_topo.topology import Cluster, PoolRates, Software
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -83,7 +86,7 @@ def world(
     return World(cluster=cluster, backend=backend, namespace=namespace)
 
 
-SITE_FLAGS = "--no-p2p, --no-gdr or --plugin"
+SITE_FLAGS = "--no-p2p, --no-gdr, --plugin or --calibration"
 """The flags of facts about the machines of a site."""
 
 
@@ -211,6 +214,40 @@ def read_fabric(path: str) -> FabricFile:
 
     data, name, lines = dump.read_document(path)
     return fabric.parse_fabric(data, where=name, lines=lines)
+
+
+def read_calibration(name: str, options: Options) -> PoolRates:
+    """The calibration in a file (`-`: standard input), else of that name in the cluster.
+
+    UsageError if there is none, or if what has the name is no calibration.
+    """
+    from arena_topo.clusters import dump  # noqa: PLC0415  YAML, only for files
+    from arena_topo.topology import calibrations  # noqa: PLC0415  only where it is asked for
+
+    hint = "make one: arena-topo calibrate MACHINE --measured FILE -o yaml"
+    try:
+        # Path would raise for an impossible file name.
+        if name == STDIN or os.path.isfile(name):  # noqa: PTH113 - see above
+            return calibrations.pool_in(dump.read_document(name)[0])
+        if engine_of(options) != "kubernetes" or not is_subdomain(name):
+            raise UsageError(f"--calibration {name}: there is no such file", hint=hint)
+        from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415  heavy
+        from arena_topo.topology import published  # noqa: PLC0415  as above
+
+        where = f"/api/v1/namespaces/{published.ACK_NAMESPACE}/configmaps/{name}"
+        with privileged(f"read calibration {name} in namespace {published.ACK_NAMESPACE}"):
+            stored = Connection(options).find(where)
+        if stored is None:
+            raise UsageError(
+                f"--calibration {name}: there is no such file, and no ConfigMap of that name in"
+                f" namespace {published.ACK_NAMESPACE}",
+                hint=hint,
+            )
+        return calibrations.pool_in(stored)
+    except calibrations.NoCalibration as error:
+        raise UsageError(f"--calibration {name}: this is no calibration: {error}", hint=hint) from (
+            error
+        )
 
 
 @contextmanager

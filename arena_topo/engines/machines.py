@@ -155,7 +155,8 @@ def with_measured(reading: Reading, source: str) -> Reading:
     """The same machine with the bandwidths in a file (`-`: standard input).
 
     The file is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or has this object as its
-    `busBandwidth`. UsageError if it does not fit this machine, or names another node.
+    `busBandwidth`, with the day and the version of NCCL as `measured`. UsageError if it does not
+    fit this machine, or names another node.
     """
     machine = reading.machine
     text, _name, shown = _text(source, hint=_TABLE)
@@ -163,7 +164,9 @@ def with_measured(reading: Reading, source: str) -> Reading:
         table = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: this is not valid JSON: {error}", hint=_TABLE) from error
+    when = ""
     if isinstance(table, dict) and "busBandwidth" in table:
+        when = one_line(str(table.get("measured") or ""))[: documents.MAX_WHEN]
         node, table = table.get("node"), table["busBandwidth"]
         if node is not None and node != machine.name:
             raise UsageError(
@@ -177,7 +180,7 @@ def with_measured(reading: Reading, source: str) -> Reading:
     measured = documents.parse_measured(table or {}, len(machine.gpus), refuse)
     if not measured:
         raise UsageError(f"{shown}: there is no bandwidth in it", hint=_TABLE)
-    return replace(reading, machine=replace(machine, measured=measured))
+    return replace(reading, machine=replace(machine, measured=measured, measured_on=when))
 
 
 _TABLE = 'make one: arena-topo logs JOB --nccl --bus-bandwidth; it looks like {"0,1,2,3": 82.1}'

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import Algorithm
 from arena_topo.cli.arguments import option
-from arena_topo.cli.site import NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.job import BatchFlag, GradientBytesFlag, PodShape, StepTimeFlag, WorkloadFlag
 
 
@@ -48,6 +48,7 @@ class ForecastRequest:
     algorithm: Algorithm | None = option(
         None, "The algorithm that NCCL_ALGO forces (default its own choice)."
     )
+    calibration: CalibrationFlag = ""
     workload: WorkloadFlag = ""
     batch: BatchFlag = None
     gradient_bytes: GradientBytesFlag = None

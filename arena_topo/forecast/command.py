@@ -10,6 +10,7 @@ from arena_topo.cli.arguments import Output, PictureOutputFlag, format_document
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
+from arena_topo.cli.targets import calibration_of_option
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
 from arena_topo.flag import Word
@@ -55,7 +56,9 @@ def forecast_command(
             " forecast takes for granted; --plugin names another"
         )
         request = replace(request, plugin=sold.plugin)
-    result = forecasting.forecast(_machine(target, session), request)
+    machine = machine_of(target, session)
+    pool = calibration_of_option(request.calibration, session)
+    result = forecasting.forecast(machine, request, pool)
     beside = forecasting.against(result, request.against) if request.against else None
     if output_format is Output.SVG:
         from arena_topo.forecast.picture import forecast_svg as drawn  # noqa: PLC0415 - as above
@@ -73,7 +76,7 @@ def _over_nics(request: ForecastRequest) -> bool:
     return several and not request.tcp
 
 
-def _machine(target: str, session: Session) -> Machine:
+def machine_of(target: str, session: Session) -> Machine:
     """The machine with this name: a preset, an instance type, a file, a node."""
     from arena_topo.cli.targets import cluster_of, node_or_preset  # noqa: PLC0415 - only here
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files

@@ -17,7 +17,7 @@ from arena_topo.bandwidth import (
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.forecast import ForecastRequest
-from arena_topo.job import PodShape, check_step
+from arena_topo.job import PodShape, StepTime, check_step
 from arena_topo.nccl import ComplaintCause
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, tables_in
 from arena_topo.nccl.causes import Advice, advice_for, advice_on
@@ -30,6 +30,7 @@ from arena_topo.topology import (
     Machine,
     Node,
     NodeName,
+    PoolRates,
     Software,
     behind_nvswitch,
     count,
@@ -100,8 +101,11 @@ class Against:
     causes: tuple[Advice, ...]
 
 
-def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
-    """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid."""
+def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None = None) -> Forecast:
+    """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid.
+
+    `pool` is the calibration of the machines.
+    """
     size, notes = len(machine.gpus), []
     number = size if request.gpus is None else request.gpus
     if not 1 <= request.nodes <= MAX_FORECAST_NODES:
@@ -110,8 +114,12 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
         )
     if not 1 <= number <= size:
         raise UsageError(f"--gpus {number}: {machine.name} has {size} GPUs")
-    machine = _with_software(machine, request)
-    machine = _with_nics(_with_model(machine, request.gpu_model), request)
+    machine = machine_for(machine, request, pool)
+    if pool is not None and machine.pool is None:
+        raise UsageError(
+            f"calibration {pool.name} is of machines with {pool.gpus} x {pool.model or 'GPU'}, and"
+            f" {machine.name} has {size} x {machine.model or 'GPU'}"
+        )
     if machine.software.plugin in UNMEASURED:
         notes.append(f"no measured rows of plug-in {machine.software.plugin}: the range is wider")
     if request.chosen:
@@ -145,14 +153,29 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
         gpus=gpus,
         hosts=len(hosts),
         estimate=value,
-        workload=_workload(machine, request),
+        workload=workload_for(machine, request),
         notes=tuple(notes),
     )
 
 
-def _workload(machine: Machine, request: ForecastRequest) -> tuple[Workload, str] | None:
-    """The training of the request on one of these GPUs; UsageError if its step is not known."""
+def machine_for(
+    machine: Machine, request: ForecastRequest, pool: PoolRates | None = None
+) -> Machine:
+    """The machine with the GPU model, the NICs and the software of the request."""
+    machine = _with_model(_with_software(machine, request, pool), request.gpu_model)
+    return _with_nics(machine, request)
+
+
+def workload_for(
+    machine: Machine, request: ForecastRequest, *, solo: bool = False
+) -> tuple[Workload, str] | None:
+    """The training of the request on one of these GPUs; UsageError if its step is not known.
+
+    With `solo` its step was measured elsewhere, and need not be known.
+    """
     name, size, step = request.workload, request.gradient_bytes, request.step_time
+    if solo and step is None and (name or size):
+        step = StepTime(text="1s")
     check_step(step, name, size)
     if not name and size is None:
         return None
@@ -180,9 +203,11 @@ def _with_model(machine: Machine, name: str) -> Machine:
     return replace(machine, gpus=gpus, nvswitch=nvswitch)
 
 
-def _with_software(machine: Machine, request: ForecastRequest) -> Machine:
+def _with_software(machine: Machine, request: ForecastRequest, pool: PoolRates | None) -> Machine:
     """The machine with what the command line says of its software beside what its site does."""
-    said = Software(p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin)
+    said = Software(
+        p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin, pool=pool
+    )
     software = machine.software.beside(said)
     return machine if software == machine.software else replace(machine, software=software)
 

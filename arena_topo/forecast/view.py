@@ -9,7 +9,14 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
 from arena_topo.manifests import estimates
 from arena_topo.topology import Plugin, Software, members
-from arena_topo.training import all_reduce_span, all_reduce_time, ratio
+from arena_topo.training import (
+    Ratio,
+    Workload,
+    all_reduce_span,
+    all_reduce_time,
+    overlap_in,
+    ratio,
+)
 from arena_topo.training.wording import (
     ratio_json,
     ratio_text,
@@ -52,7 +59,7 @@ def forecast_json(result: Forecast, beside: Against | None) -> dict[str, Any]:
         document["training"] = {
             **workload_json(workload, result.machine.model or "", source),
             "allReduceMs": span_json(all_reduce_span(workload.gradient_bytes, estimate)),
-            "stepRatio": ratio_json(ratio(workload, estimate, None)),
+            "stepRatio": ratio_json(_ratio(result, workload, estimate)),
         }
     if beside is not None:
         document["against"] = {
@@ -103,11 +110,16 @@ def _training(result: Forecast, estimate: Estimate) -> list[str]:
     workload, source = result.workload
     time = all_reduce_time(workload.gradient_bytes, estimate)
     one, whole = (
-        ratio_text(ratio(workload, estimate, None)),
+        ratio_text(_ratio(result, workload, estimate)),
         seconds_text(time, guess=estimate.guess),
     )
     named = workload_text(workload, result.machine.model or "", source)
     return [f"  Training    {named}", f"  Step        {one} beside one GPU, all-reduce {whole}"]
+
+
+def _ratio(result: Forecast, workload: Workload, estimate: Estimate) -> Ratio:
+    """How many times longer a step takes than on one GPU."""
+    return ratio(workload, estimate, None, overlap=overlap_in(result.machine.pool))
 
 
 def _site(software: Software) -> str:

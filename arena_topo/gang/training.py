@@ -13,7 +13,8 @@ from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster
-from arena_topo.training import Workload, all_reduce_span, ratio, workload_on
+from arena_topo.training import Overlap, Workload, all_reduce_span, overlap_in, ratio, workload_on
+from arena_topo.training.step_time import FITTED_OVERLAP
 from arena_topo.training.times import PlacementTime, TrainingTimes
 from arena_topo.training.workloads import known_workload
 
@@ -58,11 +59,13 @@ def training_times(
         )
     except UsageError as error:
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
+    pools = {node.machine.pool for node in cluster.nodes if node.name in placement.nodes}
+    overlap = overlap_in(pools.pop() if len(pools) == 1 else None)
     rows = [_time("this placement", workload, ours)]
     for name, other in others:
         if other is None or other.bandwidth is None or _models(other, cluster) != gpus:
             continue
-        rows.append(_time(name, workload, other.bandwidth, ours))
+        rows.append(_time(name, workload, other.bandwidth, ours, overlap))
     return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=tuple(rows))
 
 
@@ -76,13 +79,17 @@ def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
 
 
 def _time(
-    name: str, workload: Workload, estimate: Estimate, than: Estimate | None = None
+    name: str,
+    workload: Workload,
+    estimate: Estimate,
+    than: Estimate | None = None,
+    overlap: Overlap = FITTED_OVERLAP,
 ) -> PlacementTime:
     return PlacementTime(
         name=name,
         all_reduce=all_reduce_span(workload.gradient_bytes, estimate),
         guess=estimate.guess,
-        ratio=None if than is None else ratio(workload, estimate, than),
+        ratio=None if than is None else ratio(workload, estimate, than, overlap=overlap),
     )
 
 

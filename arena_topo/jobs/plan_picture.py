@@ -28,6 +28,7 @@ from arena_topo.jobs.plan_view import (
     worth,
 )
 from arena_topo.jobs.proposal import Proposal
+from arena_topo.jobs.training_view import training_line
 from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
 from arena_topo.manifests import PlacementForecast, estimates
@@ -178,6 +179,8 @@ def _notes(proposal: Proposal, forecast: PlacementForecast, valued: Valuation) -
         yield f"{estimates.estimate_text(valued.ours)} at worst: {estimates.PICKED}."
     if ours is not None and inside is not None and inside.point > ours.point:
         yield f"{estimates.estimate_text(inside)} {estimates.SHARED}."
+    if proposal.training is not None:
+        yield f"{training_line(proposal.training)}."
     if forecast.guarantee is not None:
         yield f"{guarantee(forecast)}."
     if proposal.cluster is not None and proposal.cluster.emulated:

@@ -28,8 +28,13 @@ from arena_topo.cli.interrupt_message import detaching
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.site import NoGDRFlag, NoP2PFlag, PluginFlag
-from arena_topo.cli.targets import namespace_of, network_of_option, open_engine
+from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.targets import (
+    calibration_of_option,
+    namespace_of,
+    network_of_option,
+    open_engine,
+)
 from arena_topo.engines import JobStatus, engine_choice
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import UsageError
@@ -40,7 +45,7 @@ from arena_topo.jobs.wait_progress import WaitProgress, summarise, wait_for_end
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.topology import Software
+from arena_topo.topology import USUAL, Software
 
 if TYPE_CHECKING:
     from arena_topo.gang.submission import Submitted
@@ -71,17 +76,20 @@ class Offline:
     no_p2p: NoP2PFlag = False
     no_gdr: NoGDRFlag = False
     plugin: PluginFlag = None
+    calibration: CalibrationFlag = ""
     api_version: ApiVersion | None = option(
         None, "Version of the MPIJob to write; else what the cluster serves."
     )
 
-    @property
-    def network(self) -> FabricFile | None:
+    def network(self, session: Session) -> FabricFile | None:
         """What the options say of the network and the machines; None for nothing."""
-        site = None
-        if self.no_p2p or self.no_gdr or self.plugin is not None:
-            site = Software(p2p=not self.no_p2p, gdr=not self.no_gdr, plugin=self.plugin)
-        return network_of_option(self.fabric, self.state, site)
+        site = Software(
+            p2p=not self.no_p2p,
+            gdr=not self.no_gdr,
+            plugin=self.plugin,
+            pool=calibration_of_option(self.calibration, session),
+        )
+        return network_of_option(self.fabric, self.state, None if site == USUAL else site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +163,9 @@ def submit_mpi(job: MPIJob, how: SubmitOptions, offline: Offline, session: Sessi
         _preview(job, how, offline, session)
         return
     # --timeout limits the whole command, not each request: the rest of it is for the job's end.
-    backend = open_engine(session, image=job.image, fabric=offline.network, stays=how.stays)
+    backend = open_engine(
+        session, image=job.image, fabric=offline.network(session), stays=how.stays
+    )
     timeout = session.common.timeout
     order = _Order(
         how=how,
@@ -449,7 +459,7 @@ def _world(
 ) -> tuple[Cluster | None, Backend | None, str]:
     """The cluster of a dump, or the engine, if there is one; and the namespace."""
     session.set_deadline(session.common.timeout)
-    options = replace(session.common.options(), fabric=offline.network)
+    options = replace(session.common.options(), fabric=offline.network(session))
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )

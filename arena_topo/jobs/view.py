@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.manifests.forecast import Move
     from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.training_line import RecordedTraining
 
 
 TRAINER = "mpijob"
@@ -56,7 +57,15 @@ def job_text(
     blocks = [head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
-        blocks.append(placement_rows(status.forecast, status.name, slots=slots))
+        trained = _trained(status)
+        blocks.append(
+            placement_rows(
+                status.forecast,
+                status.name,
+                slots=slots,
+                training="" if trained is None else str(trained),
+            )
+        )
     elif status.forecast is not None:
         blocks.append(_unplaced(status.forecast, status.reason, status.until))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
@@ -69,6 +78,15 @@ def job_text(
     if events is not None:
         blocks.append(_events(events, now))
     return "\n".join(blocks)
+
+
+def _trained(status: JobStatus) -> RecordedTraining | None:
+    """What its placement means for the training of a job; None without one."""
+    if status.training is None:
+        return None
+    from arena_topo.reasons.training_line import recorded_training  # noqa: PLC0415 - few jobs
+
+    return recorded_training(status)
 
 
 def head(status: JobStatus, now: float) -> str:
@@ -184,15 +202,22 @@ def planned_mark(forecast: PlacementForecast) -> str:
 
 
 def placement_rows(
-    forecast: PlacementForecast, name: str, *, slots: int, binding: Binding | None = None
+    forecast: PlacementForecast,
+    name: str,
+    *,
+    slots: int,
+    binding: Binding | None = None,
+    training: str = "",
 ) -> str:
     """The node and GPUs of each rank, the bandwidth, and the guarantee of the placement.
 
-    `slots` is the number of ranks of each worker.
+    `slots` is the number of ranks of each worker, `training` what it means for the training.
     """
     lines: list[str] = []
     if forecast.usable is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
+    if training:
+        lines.append(f"  Training: {training}")
     if forecast.guarantee is not None:
         lines.append(f"  {guarantee(forecast)}")
     if binding is not None and binding.why:
@@ -322,6 +347,7 @@ def job_value(
         "until": None if status.until is None else int(status.until),
         "reservedBy": (status.waits_because(CauseCode.TURN) or {}).get("job"),
         "exitCode": status.exit_code,
+        **({} if (trained := _trained(status)) is None else {"training": trained.value()}),
     }
 
 

@@ -179,7 +179,7 @@ class PlacementForecast(msgspec.Struct, frozen=True, kw_only=True):
     node were one host. `optimal`: proven that no placement gives these pods more; `bound` is an
     upper bound; with `rated` both leave out unknown networks between nodes (`solver.Proof`).
     `assumed`: the estimate uses default values for unknown facts; with `guess` one of them is the
-    network, the GPU model or the links.
+    network, the GPU model or the links. `measured` is the calibration that it rests on.
     `workers` has (index, node, GPU indexes); the indexes are empty if the kubelet picks them.
     `confirmed` is False if the mechanism of the binding could not be tested: the guarantee holds if
     it works. `cause` is why a gang waits or is held, if that is known.
@@ -204,6 +204,7 @@ class PlacementForecast(msgspec.Struct, frozen=True, kw_only=True):
     guess: bool = False
     emulated: bool = False
     assumed: bool = False
+    measured: str = ""
     cause: Cause | None = None
 
     @property

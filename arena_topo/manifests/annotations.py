@@ -50,6 +50,7 @@ _RECORDED = {
     "guess": ("guess", bool),
     "emulated": ("emulated", bool),
     "assumed": ("assumed", bool),
+    "measured": ("measured", str),
 }
 """The keys of the recorded forecast, with the field and the type of each."""
 

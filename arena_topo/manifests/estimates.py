@@ -59,9 +59,10 @@ def spoken(gbps: float, low: float | None, high: float | None) -> str:
 
 
 def estimate_text(estimate: Estimate, mark: str = "") -> str:
-    """An estimate: `5.66 GB/s (3.2 to 10)`, then the mark, and `a guess` where it is one."""
+    """An estimate: `5.66 GB/s (3.2 to 10)`, then the mark, who measured it, `a guess`."""
     guess = ", a guess" if estimate.guess else ""
-    return spoken(estimate.point, estimate.low, estimate.high) + mark + guess
+    by = f", {one_line(estimate.measured)}" if estimate.measured else ""
+    return spoken(estimate.point, estimate.low, estimate.high) + mark + by + guess
 
 
 def recorded_estimate(forecast: PlacementForecast) -> str:
@@ -85,6 +86,7 @@ def stated(forecast: PlacementForecast) -> str:
     GB/s, at worst 9.97 GB/s (4.99 to 29.9): the kubelet picks the GPUs`; empty without a bandwidth.
     """
     rate = recorded_estimate(forecast) + (" assumed" if forecast.assumed else "")
+    rate += f", {one_line(forecast.measured)}" if forecast.measured else ""
     if forecast.at_worst:
         planned = (
             "" if forecast.planned is None else f"planned {gbps_text(forecast.planned)} GB/s, "
@@ -164,6 +166,7 @@ def estimate_json(estimate: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> 
         "assumptions": list(estimate.assumed),
         "regime": str(estimate.regime),
         "limitedBy": str(estimate.limited_by),
+        **({"measured": estimate.measured} if estimate.measured else {}),
         "shares": {name: round(estimate.share(size), 3) for size, name in sizes},
     }
 
@@ -177,6 +180,7 @@ def recorded_value(forecast: PlacementForecast | None) -> dict[str, Any] | None:
         "assumed": forecast.assumed,
         "regime": forecast.regime,
         "limitedBy": forecast.limited_by,
+        **({"measured": forecast.measured} if forecast.measured else {}),
     }
 
 

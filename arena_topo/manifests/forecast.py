@@ -49,6 +49,7 @@ def forecast_of(
             "limited_by": str(usable.limited_by),
             "assumed": bool(usable.assumed),
             "guess": usable.guess,
+            "measured": usable.measured,
         }
     forecast = PlacementForecast(
         state="placed",

@@ -51,6 +51,17 @@ def request_annotation(job: MPIJob) -> str:
     return json.dumps(request, separators=(",", ":"), ensure_ascii=False)
 
 
+_TRAINING = {"workload", "batch", "gradientBytes", "stepTime"}
+
+
+def training_request(request: str | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The part of a request about its training, and its size; None if it names no training."""
+    known = json.loads(request) if isinstance(request, str) else request
+    if not known.get("workload") and not known.get("gradientBytes"):
+        return None
+    return {key: known[key] for key in ("workers", "gpus", *_TRAINING) if key in known}
+
+
 def patience_end(mpijob: Manifest, patience: int) -> float:
     """When the patience of a stored gang ends (Unix seconds), which is so many seconds long.
 

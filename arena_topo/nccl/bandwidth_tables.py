@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Annotated, Any
 
 import msgspec
@@ -253,25 +254,40 @@ class Unfit(Exception):
     """The reason why a test gives no bandwidth of a node's GPUs."""
 
 
+def measured_on(day: date, versions: Iterable[str]) -> str:
+    """When something was measured, and with which NCCL: `2026-05-31, NCCL 2.21.5`."""
+    known = sorted({version.partition("+")[0] for version in versions})
+    return f"{day:%Y-%m-%d}, NCCL {' and '.join(known) or 'unknown'}"
+
+
 def bandwidth_of_table(table: BandwidthTable) -> tuple[float, int]:
     """The bus bandwidth that a table gives for its set of GPUs, and the size in bytes.
+
+    Unfit if the table gives none, as for GPUs of several hosts.
+    """
+    hosts = len({rank.host for rank in table.ranks})
+    _refuse(
+        (table.defect is not None, table.defect),
+        (not table.ranks, "no line tells which GPUs took part"),
+        (hosts > 1, f"{hosts} hosts took part: a table is one of a single machine"),
+    )
+    return plateau_of_table(table)
+
+
+def plateau_of_table(table: BandwidthTable) -> tuple[float, int]:
+    """The bus bandwidth of the GPUs of a test, on one host or several, and the size in bytes.
 
     It is the rate of the all-reduce of the largest size, at least `LEAST_SIZE`; of several rows of
     that size the lower median. Unfit if the table gives none.
     """
     rates = [(row.size, row.rate) for row in table.rows if row.rate is not None]
     largest = max((size for size, _ in rates), default=0)
-    hosts = len({rank.host for rank in table.ranks})
     wrong = sum(row.wrong or 0 for row in table.rows)
-    reasons = (
+    gpus = {(rank.host, rank.pci) for rank in table.ranks}
+    _refuse(
         (table.defect is not None, table.defect),
-        (not table.ranks, "no line tells which GPUs took part"),
-        (hosts > 1, f"{hosts} hosts took part: a table is one of a single machine"),
         (len(table.ranks) == 1, "one GPU alone has no bus bandwidth"),
-        (
-            len({rank.pci for rank in table.ranks}) < len(table.ranks),
-            "two ranks measured on one GPU",
-        ),
+        (len(gpus) < len(table.ranks), "two ranks measured on one GPU"),
         (not largest, "the table has no whole row"),
         (
             largest < LEAST_SIZE,
@@ -279,8 +295,11 @@ def bandwidth_of_table(table: BandwidthTable) -> tuple[float, int]:
         ),
         (wrong > 0, f"{wrong} of the results were wrong"),
     )
+    same = sorted(rate for size, rate in rates if size == largest)
+    return same[(len(same) - 1) // 2], largest
+
+
+def _refuse(*reasons: tuple[bool, str | None]) -> None:
     for applies, why in reasons:
         if applies:
             raise Unfit(why)
-    same = sorted(rate for size, rate in rates if size == largest)
-    return same[(len(same) - 1) // 2], largest

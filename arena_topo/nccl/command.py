@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from arena_topo.joblogs import follow
 from arena_topo.joblogs.asked import Asked, End, NoLogYet
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.nccl import NcclReport, view
-from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader
+from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader, measured_on
 from arena_topo.nccl.comparison import Planned, promised, reached
 from arena_topo.nccl.findings import NcclComparison, compare_with_plan, ranks_text
 from arena_topo.nccl.line_parser import NcclReader
@@ -140,7 +141,8 @@ def show_nccl_of_job(
     planned, unplanned = _plan_of(backend, status)
     comparison = compare_with_plan(report, planned)
     if table:
-        _show_table(console, tests.tables(), comparison, as_json=as_json)
+        when = measured_on(datetime.fromtimestamp(console.clock(), UTC).date(), report.versions)
+        _show_table(console, tests.tables(), comparison, when=when, as_json=as_json)
         return None
     _show(console, comparison, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
     return lines.status if lines.end is End.JOB else None
@@ -199,7 +201,12 @@ def _require_lines(report: NcclReport, where: str, hint: str) -> None:
 
 
 def _show_table(
-    console: Console, tests: Sequence[BandwidthTable], comparison: NcclComparison, *, as_json: bool
+    console: Console,
+    tests: Sequence[BandwidthTable],
+    comparison: NcclComparison,
+    *,
+    when: str,
+    as_json: bool,
 ) -> None:
     planned = comparison.observed.planned
     if planned is None:
@@ -211,7 +218,12 @@ def _show_table(
     result = reached(tests, comparison.observed, planned)
     rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in result.table.items()}
     if as_json:
-        value = {"node": result.node, "busBandwidth": rates, "bytes": result.size}
+        value = {
+            "node": result.node,
+            "busBandwidth": rates,
+            "bytes": result.size,
+            "measured": when,
+        }
         console.write(layout.go_json(value) + "\n")
     else:
         console.write(json.dumps(rates) + "\n")

@@ -7,6 +7,7 @@ from typing import Any
 
 from arena_topo.drawing.network import free_gpus
 from arena_topo.drawing.tables import machine_value
+from arena_topo.escaping import one_line
 from arena_topo.layout import number
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
 
@@ -90,7 +91,8 @@ def measured_text(machine: Machine) -> str:
     rows = [f"  GPUs {gpus}  {rate} GB/s" for gpus, rate in shown]
     if more := len(machine.measured) - len(rows):
         rows.append(f"  and of {more} more sets: -o json")
-    title = "Measured bus bandwidth, which counts instead of what the links would give:"
+    when = f" ({one_line(machine.measured_on)})" if machine.measured_on else ""
+    title = f"Measured bus bandwidth{when}, which counts instead of what the links would give:"
     return "".join(f"{line}\n" for line in (title, *rows))
 
 

@@ -69,6 +69,7 @@ from arena_topo.reasons.case import (
     phase_of,
     waiting_states,
 )
+from arena_topo.reasons.training_line import recorded_training
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 from arena_topo.words import shortened
@@ -685,6 +686,8 @@ def _worth(status: JobStatus) -> Iterator[str]:
         best = ", no placement had more at its start" if forecast.optimal else ""
         yield f"bus bandwidth {estimates.stated(forecast)}{best}"
         yield estimates.in_one_pod(forecast) or ""
+    if (trained := recorded_training(status)) is not None:
+        yield f"training of {trained}"
     if forecast.guarantee is not None:
         yield f"guarantee {estimates.guaranteed(forecast)}"
 

@@ -16,7 +16,16 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from arena_topo.bandwidth import Host, Regime, Wire, estimate, nearest_nics, packing, usual_nics
+from arena_topo.bandwidth import (
+    Host,
+    Regime,
+    Wire,
+    estimate,
+    measured_between,
+    nearest_nics,
+    packing,
+    usual_nics,
+)
 from arena_topo.solver.fragmentation import PACKING, PackingCost
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, firsts, gpu_sets, splits
 from arena_topo.solver.memo import remembered
@@ -116,6 +125,8 @@ class Loads:
             several = not terms.joined and terms.ranks > terms.gpus
             return several and terms.wire is Wire.RDMA and not self._known
         if terms.hosts is Hosts.DOMAIN or terms.rated:
+            return False
+        if measured_between(self.machine, AMONG[terms.hosts], terms.wire):
             return False
         if terms.wire is Wire.TCP:
             return not any(nic.speed for nic in self.machine.nics)

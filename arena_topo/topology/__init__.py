@@ -110,18 +110,62 @@ class Plugin(StrEnum):
     SPCX = "spcx"
 
 
+class MeasuredRate(NamedTuple):
+    """A fitted value between the ends that the measurements allow."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRates:
+    """The bandwidths of a pool of equal machines, as its calibration `name` measured them.
+
+    `measured` is the date, and the version of NCCL if it is known. The pool has machines of `gpus`
+    GPUs of one `model`. `inside` is a share of the computed bandwidth of one host; `two` and `more`
+    are GB/s of bus bandwidth among two hosts, and three and more, over `wire`; with `each` they are
+    GB/s for each GPU of a host, as every GPU has a NIC of its own. None was not measured; no job
+    was measured on more than `hosts`. `floor` and `hidden` are f and a of `training`, of the
+    `workload` that was measured, None without one.
+    """
+
+    name: str
+    measured: str
+    model: str | None
+    gpus: int
+    wire: str = ""
+    inside: MeasuredRate | None = None
+    two: MeasuredRate | None = None
+    more: MeasuredRate | None = None
+    each: bool = False
+    hosts: int = 1
+    workload: str = ""
+    floor: MeasuredRate | None = None
+    hidden: MeasuredRate | None = None
+
+    def fits(self, machine: Machine) -> bool:
+        """Whether a machine is of the pool: it has as many GPUs of the same model."""
+        return (machine.model, len(machine.gpus)) == (self.model, self.gpus)
+
+    def __str__(self) -> str:
+        return f"measured {self.measured} (calibration {self.name})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """What NCCL may use on a machine, as its site says.
 
     `p2p` is False where GPUs do not reach each other's memory, over NVLink or PCIe
     (`NCCL_P2P_DISABLE=1`, some virtual machines), `gdr` where NICs do not reach that of GPUs
-    (GPUDirect RDMA). `plugin` is NCCL's network plug-in, None if nothing is said.
+    (GPUDirect RDMA). `plugin` is NCCL's network plug-in, None if nothing is said. `pool` is a
+    calibration, which counts on the machines that it fits.
     """
 
     p2p: bool = True
     gdr: bool = True
     plugin: Plugin | None = None
+    pool: PoolRates | None = None
 
     def beside(self, other: Software) -> Software:
         """The software of a machine of which `other` is known too: its plug-in is the one used."""
@@ -129,6 +173,7 @@ class Software:
             p2p=self.p2p and other.p2p,
             gdr=self.gdr and other.gdr,
             plugin=other.plugin or self.plugin,
+            pool=other.pool or self.pool,
         )
 
 
@@ -158,7 +203,8 @@ class Machine:
     `pcie_generation` is set only if a preset or the machine reports it, never guessed from the
     model. `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty
     if the NICs were reported by the machine or given by a person. `bandwidth` is a published matrix
-    for display (GB/s); the solver does not use it.
+    for display (GB/s); the solver does not use it. `measured_on` is the day and the version of NCCL
+    of its `measured` sets, "" if nobody recorded them.
     """
 
     name: str
@@ -170,6 +216,7 @@ class Machine:
     pcie_generation: int | None = None
     knowledge: Knowledge = Knowledge.MEASURED
     measured: tuple[tuple[GPUSet, float], ...] = ()
+    measured_on: str = ""
     bandwidth: tuple[tuple[float, ...], ...] | None = None
     software: Software = USUAL
     model: str | None = field(init=False, compare=False)
@@ -185,6 +232,12 @@ class Machine:
     def everything(self) -> GPUSet:
         """All GPUs of the machine."""
         return GPUSet((1 << len(self.gpus)) - 1)
+
+    @property
+    def pool(self) -> PoolRates | None:
+        """The calibration that counts on this machine."""
+        pool = self.software.pool
+        return pool if pool is not None and pool.fits(self) else None
 
     def link(self, gpu: int, other: int) -> Link:
         """The link between two different GPUs."""
@@ -540,6 +593,7 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
     if not any(node.machine.measured for node in members):
         return members
     least: dict[Configuration, dict[GPUSet, float]] = {}
+    days: dict[Configuration, str] = {}
     measured = {node.machine.model for node in members if node.machine.measured}
     kinds = [
         replace(node.machine.configuration, measured=()) if node.machine.model in measured else None
@@ -548,17 +602,19 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
     for node, kind in zip(members, kinds, strict=True):
         if kind is not None and node.machine.measured:
             known = least.setdefault(kind, {})
+            days.setdefault(kind, node.machine.measured_on)
             for gpus, value in node.machine.measured:
                 known[gpus] = min(value, known.get(gpus, value))
 
     def together(node: Node, kind: Configuration | None) -> Node:
         known = least.get(kind) if kind is not None else None
-        if known is None:
+        if known is None or kind is None:
             return node
         both = tuple(sorted({**known, **dict(node.machine.measured)}.items()))
         if both == node.machine.measured:
             return node
-        return replace(node, machine=replace(node.machine, measured=both))
+        day = node.machine.measured_on or days[kind]
+        return replace(node, machine=replace(node.machine, measured=both, measured_on=day))
 
     return tuple(together(node, kind) for node, kind in zip(members, kinds, strict=True))
 

@@ -43,6 +43,7 @@ from arena_topo.topology.published import (
     ALLOCATIONS,
     HEALTHY,
     KNOWLEDGE_ANNOTATION,
+    MEASURED_ON,
     MIRRORED,
     NICS,
     NODE_LABEL,
@@ -225,6 +226,7 @@ def from_config_map(
         nvswitch=behind_nvswitch(model, links),
         knowledge=source.knowledge() if known else Knowledge.UNKNOWN,
         measured=part("busBandwidth", source.measured, ()),
+        measured_on=str(source.data.get(MEASURED_ON) or "")[:MAX_WHEN],
         bandwidth=part("bandwidth", source.bandwidth, None),
     )
     healthy = gpu_set(int(index) for index, health in devices.items() if health == HEALTHY)
@@ -281,6 +283,9 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
         new = published.config_map(machine, GPUSet(healthy & known.healthy))
         if same:
             data = dict(document["data"])
+        if machine.measured and not machine.measured_on:
+            # The day of the table before is not that of this one.
+            data.pop(MEASURED_ON, None)
     metadata = document["metadata"]
     for key in ("labels", "annotations"):
         new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
@@ -294,7 +299,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     }
 
 
-_LINKED = frozenset({"linkType", "bandwidth", "busBandwidth", NICS})
+_LINKED = frozenset({"linkType", "bandwidth", "busBandwidth", MEASURED_ON, NICS})
 """Keys that become invalid when the links change."""
 
 
@@ -363,5 +368,8 @@ class _ConfigMap:
         table = self.json("busBandwidth", dict[str, Any]) or {}
         return parse_measured(table, size, self.refuse, "data.busBandwidth")
 
+
+MAX_WHEN = 80
+"""The most characters that say when something was measured."""
 
 _Shown = Annotated[float, msgspec.Meta(ge=0, le=FASTEST)]

@@ -60,6 +60,10 @@ SELF = "N-A"
 """ACK's word on the diagonal; nvidia-smi writes X."""
 
 
+MEASURED_ON = "busBandwidthMeasured"
+"""The day and the version of NCCL of `busBandwidth`: `2026-05-31, NCCL 2.21.5`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocations:
     """The GPUs that a node's kubelet had given to pods (`NAMESPACE/POD`), and when (Unix s)."""
@@ -115,6 +119,8 @@ def config_map(
         data["busBandwidth"] = _json(
             {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
         )
+        if machine.measured_on:
+            data[MEASURED_ON] = machine.measured_on
     if machine.nics and not machine.nics_assumed and machine.knowledge is Knowledge.MEASURED:
         data[NICS] = _json([nic_value(nic) for nic in machine.nics])
     if observed_at is not None:

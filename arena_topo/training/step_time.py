@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
+from arena_topo.topology import PoolRates
 
 BUCKET = 25 << 20
 """Bytes of gradients that are reduced together: the default of PyTorch's DistributedDataParallel.
@@ -52,6 +53,17 @@ FITTED_OVERLAP = Overlap(
 """Least squares of the logarithms on the healthy pairs of `tests/training/pairs.tsv` (`python
 docs/site/fidelity.py --fit`). The ranges are not fitted: frameworks differ as much (a 0 in DLPerf,
 0.15 in ACK's TensorFlow runs, 0.34 to 0.43 in pools of PyTorch)."""
+
+
+def overlap_in(pool: PoolRates | None) -> Overlap:
+    """The overlap of trainings in a pool: as its calibration measured it, else the fitted one."""
+    if pool is None or pool.floor is None or pool.hidden is None:
+        return FITTED_OVERLAP
+    return Overlap(
+        floor=Span(**pool.floor._asdict()),
+        hidden=Span(**pool.hidden._asdict()),
+    )
+
 
 REPEAT = 1.04
 """How much two runs of one job on one placement differ: the median of 1,212 placements of the

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import training_pairs
+import training_pools
 
 from arena_topo.bandwidth import Algorithm, Estimate, Host, Limit, Regime, Wire, estimate
 from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
@@ -485,6 +486,7 @@ def page() -> str:
             *_out(left),
             *_tried(),
             *training_pairs.section(training_pairs.pairs(_machine)),
+            *training_pools.section(),
         ]
     )
 

@@ -28,7 +28,12 @@ from arena_topo.clusters.rules import (
 from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.errors import InvalidJob, command
 from arena_topo.manifests import GPU_GROUP, PlacementForecast
-from arena_topo.manifests.annotations import last_stop, recorded_placement, unknown_record
+from arena_topo.manifests.annotations import (
+    last_stop,
+    recorded_placement,
+    recorded_request,
+    unknown_record,
+)
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.numbers import parse_count
@@ -255,7 +260,18 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         command=launcher_command(mpijob),
         last_stop=last_stop(mpijob),
         until=_until(mpijob, phase),
+        training=_training(mpijob),
     )
+
+
+def _training(mpijob: Object) -> Mapping[str, Any] | None:
+    """What the request of a job says of its training."""
+    request = recorded_request(mpijob)
+    if not request.get("workload") and not request.get("gradientBytes"):
+        return None
+    from arena_topo.manifests.requests import training_request  # noqa: PLC0415  few jobs have one
+
+    return training_request(request)
 
 
 def _until(mpijob: Object, phase: Phase) -> float | None:

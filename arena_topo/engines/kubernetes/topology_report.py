@@ -113,7 +113,7 @@ def _over(stored: Object, new: Object) -> Object:
     data, metadata = stored.get("data") or {}, stored["metadata"]
     gone = set(_OURS)
     if data.get("linkType") != new["data"].get("linkType"):
-        gone |= {"busBandwidth", published.NICS}
+        gone |= {"busBandwidth", published.MEASURED_ON, published.NICS}
     kept = {key: value for key, value in data.items() if key not in gone}
     joined = {
         key: {**(metadata.get(key) or {}), **new["metadata"][key]}

@@ -51,6 +51,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
+from arena_topo.manifests.requests import request_annotation, training_request
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.notes import Note
 from arena_topo.solver import UNCONSTRAINED, Constraint, Request, Unplaceable, Verdict
@@ -326,6 +327,7 @@ class LocalBackend:
             environment={**self._environment, "PATH": search_path(self._environment)},
             folder=here,
             remarks=self.remarks(plan.job),
+            training=training_request(request_annotation(plan.job)),
         )
 
     def _first_state(self, submission: StoredRequest) -> JobState:
@@ -718,6 +720,7 @@ class LocalBackend:
             reason=reason,
             exit_code=state.exit_code,
             command=launcher_command(self._mpijob(job)),
+            training=asked.training,
         )
 
 

@@ -113,7 +113,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     emulate, None for this machine. `environment` and `folder` are those of the submitter. `host` is
     the machine of the job. `timeout` is its --running-timeout, and `patience` its --patience, in
     seconds; None without one. `remarks` are lines for
-    the launcher's log. `digest` is the SHA-256 of the objects.
+    the launcher's log. `digest` is the SHA-256 of the objects. `training` is that of the request.
     """
 
     uid: _Uid
@@ -132,6 +132,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = "/"
     remarks: tuple[str, ...] = ()
     digest: str = ""
+    training: Mapping[str, Any] | None = None
 
     @property
     def counted(self) -> Request:

@@ -1,0 +1,165 @@
+"""`calibrate`: the bandwidths of a pool of machines from a few measured placements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.cli.arguments import Output, OutputFlag, format_document, option
+from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.session import Session
+from arena_topo.errors import UsageError
+from arena_topo.flag import Word
+from arena_topo.forecast import ForecastRequest
+from arena_topo.forecast.command import machine_of
+from arena_topo.job import BatchFlag, GradientBytesFlag, StepTimeFlag, WorkloadFlag
+from arena_topo.names import is_subdomain
+from arena_topo.nccl.bandwidth_tables import measured_on
+from arena_topo.topology import Machine, PoolRates, gpu_set
+from arena_topo.training.calibration import Calibration, Kind, calibrate, next_measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRequest:
+    """The measurements of a calibration, and the pool that they were made in."""
+
+    measured: tuple[str, ...] = option(
+        (),
+        "A measurement: output of nccl-tests, or CSV with the columns placement and step_ms or"
+        " gbps; repeat for more. PLACEMENT is NODESxGPUS or the GPUs of each node, 4+4+2.",
+        "[PLACEMENT=]FILE",
+        completes="files",
+    )
+    pattern: str = option(
+        "", "Read the milliseconds of a step in other logs: a regular expression with one group."
+    )
+    name: str = option("", "The name of the calibration (default that of the machine).", "NAME")
+    date: str = option("", "The day of the measurements (default today).", "YYYY-MM-DD")
+    nccl: str = option("", "The version of NCCL, for files that do not tell it.", "VERSION")
+    nics: str = option("", "Network cards of each node instead of its own: 8x400G.", "COUNTxSPEED")
+    gpu_model: str = option(
+        "", "The GPU model, for files that do not tell it.", "MODEL", completes="models"
+    )
+    tcp: bool = option(False, "Hosts talk over TCP: pods get no RDMA device.")
+    workload: WorkloadFlag = ""
+    batch: BatchFlag = None
+    gradient_bytes: GradientBytesFlag = None
+    step_time: StepTimeFlag = None
+
+
+@command_from_records
+def calibrate_command(
+    target: Annotated[str, Word("MACHINE", "presets nodes files")],
+    session: Session,
+    request: CalibrationRequest,
+    output_format: OutputFlag = Output.WIDE,
+) -> None:
+    """Fit the bandwidths of a pool of machines to two to eight measured placements.
+
+    MACHINE is what forecast takes. The result says how well it fits, what it cannot tell, and what
+    to measure next. With -o yaml it is a ConfigMap: --calibration of plan, submit and forecast
+    takes the file, and its name once an administrator has applied it.
+
+    Examples:
+      # From logs of nccl-tests on one node, two and four
+      calibrate hgx-h100 --measured one.log --measured two.log --measured four.log
+      # From the steps of a training, as a ConfigMap for kubectl apply
+      calibrate pool.txt --name t4 --tcp --measured steps.csv --workload bert-base-squad -o yaml
+    """
+    from arena_topo.forecast import calibration_view as view  # noqa: PLC0415 - not for help
+    from arena_topo.forecast import forecasting, measurements  # noqa: PLC0415 - as above
+    from arena_topo.topology.calibrations import calibration_map  # noqa: PLC0415 - as above
+
+    if not request.measured:
+        raise UsageError(
+            "nothing measured is named", hint=f"{PROGRAM} calibrate MACHINE --measured FILE"
+        )
+    asked = ForecastRequest(
+        nodes=2,
+        nics=request.nics,
+        gpu_model=request.gpu_model,
+        tcp=request.tcp,
+        workload=request.workload,
+        batch=request.batch,
+        gradient_bytes=request.gradient_bytes,
+        step_time=request.step_time,
+    )
+    found, versions = measurements.read_measured(request.measured, request.pattern)
+    machine = forecasting.machine_for(machine_of(target, session), asked)
+    wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
+    solo = any(sum(one.hosts) == 1 for one in found)
+    known = forecasting.workload_for(machine, asked, solo=solo)
+    fit = calibrate(
+        measurements.placements_of(
+            found,
+            None if known is None else known[0],
+            lambda hosts: _estimate(machine, hosts, wire),
+        )
+    )
+    name = request.name or machine.name
+    day = _day(request.date, session.console.clock())
+    when = measured_on(day, {request.nccl} if request.nccl else versions)
+    pool = _pool(fit, machine, wire, name, when)
+    size = len(machine.gpus)
+    computed = {
+        kind: _estimate(machine, (size,) * (at + 1), wire)
+        for at, kind in enumerate(Kind)
+        if at or size > 1
+    }
+    next_one = next_measurement(fit, computed)
+    if output_format is Output.WIDE:
+        session.console.screen(view.calibration_text(fit, pool, next_one))
+        return
+    document = calibration_map(pool, view.fit_json(fit, next_one))
+    session.console.write(format_document(document, output_format))
+
+
+def _estimate(machine: Machine, hosts: tuple[int, ...], wire: Wire) -> Estimate:
+    """The computed bandwidth of the first GPUs of machines alike."""
+    size = len(machine.gpus)
+    if max(hosts) > size:
+        raise UsageError(f"{max(hosts)} GPUs of a node were measured; {machine.name} has {size}")
+    value = estimate(
+        [
+            Host.of(replace(machine, name=f"{machine.name}-{at}"), gpu_set(range(gpus)))
+            for at, gpus in enumerate(hosts)
+        ],
+        wire=wire if len(hosts) > 1 else None,
+    )
+    assert value is not None, "a placement has several GPUs"
+    return value
+
+
+def _day(text: str, today: float) -> date:
+    """The day of the measurements; without a text it is today (Unix seconds)."""
+    try:
+        return date.fromisoformat(text) if text else datetime.fromtimestamp(today, UTC).date()
+    except ValueError as error:
+        raise UsageError(f"--date {text}: expected a day such as 2026-05-31") from error
+
+
+def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) -> PoolRates:
+    if not is_subdomain(name):
+        raise UsageError(
+            f"{name!r} is not a name that a ConfigMap can have",
+            hint="give a name in small letters: --name pool-1",
+        )
+    rates = fit.rates
+    return PoolRates(
+        name=name,
+        measured=when,
+        model=machine.model,
+        gpus=len(machine.gpus),
+        wire=str(wire),
+        inside=rates.get(Kind.INSIDE),
+        two=rates.get(Kind.TWO),
+        more=rates.get(Kind.MORE),
+        each=bool(fit.each),
+        hosts=max(len(one.hosts) for one in fit.placements),
+        workload=next((one.workload.name for one in fit.placements if one.workload), ""),
+        floor=fit.floor,
+        hidden=fit.hidden,
+    )
