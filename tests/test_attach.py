@@ -273,7 +273,7 @@ def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):
     code, err = place.answer(capsys, "demo", "--", "nvidia-smi", "-L")
     assert code == 1
     assert "error: `nvidia-smi -L` cannot be run in pod demo-launcher-x7k2p\n" in err
-    assert err.endswith("  try:  is nvidia-smi in the image?\n")
+    assert err.endswith("  try:  check that nvidia-smi is in the image\n")
     code, err = place.answer(capsys, "demo")
     assert err.endswith("  try:  the image has no shell: name a command that it has, after --\n")
 

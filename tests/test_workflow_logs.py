@@ -161,7 +161,7 @@ def _is_followed_on(world: World) -> None:
     world.finish("demo")
     assert showing.rest() == ["first try", "second try"]
     assert showing.shown.end is End.JOB
-    assert re.search("was restarted|is the launcher's next try|was started anew", showing.told())
+    assert re.search("was restarted|is the launcher's next try|was created again", showing.told())
 
 
 def test_a_job_that_is_deleted_while_it_is_followed_ends_with_an_error(world: World):
@@ -598,7 +598,7 @@ def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
     for source in (LAUNCHER, WORKER):
         assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
     [note] = one.notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
-    assert note.text == "demo-worker-0 was started anew"
+    assert note.text == "demo-worker-0 was created again"
     [note] = one.notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
     assert one.told() == []

@@ -359,7 +359,7 @@ class ArenaGroup(TyperGroup):
         except argv.UnknownFlag as error:
             if "mpi" not in self.commands:
                 raise
-            hint = f"say the kind of job before its flags: {ctx.command_path} mpi"
+            hint = f"write the kind of job before its flags: {ctx.command_path} mpi"
             raise UsageError(error.message, hint=hint) from None
         # The sub-command prints warnings, once --loglevel is known.
         state.given = (*state.given, *line.given_options)

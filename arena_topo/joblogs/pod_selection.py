@@ -114,7 +114,7 @@ def first_run(kept: Kept) -> NotFound:
     return NotFound(
         f"no earlier run of {kept.name} is kept",
         why="the archive has its first run, or the run before was not followed",
-        hint="read the one that is there: leave out --previous",
+        hint="read the current log: leave out --previous",
     )
 
 
