@@ -236,7 +236,7 @@ def test_a_pod_that_the_job_has_not_is_told_with_the_one_most_like_it(world: Wor
     submit(world)
     world.start("demo")
     for options in (LogOptions(), FOLLOW):
-        with pytest.raises(NotFound, match="invalid instance name worker-0"):
+        with pytest.raises(NotFound, match="job demo has no pod worker-0"):
             Showing(world, Asked(instance="worker-0", options=options, tags=True)).rest()
     world.finish("demo")
 
@@ -454,7 +454,9 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
 
 def test_a_pod_that_has_not_started_is_not_read(still_world: World):
     submit(still_world)
-    with pytest.raises(NotFound, match="is not running") as early:
+    with pytest.raises(
+        NotFound, match="pod demo-launcher is not running|job demo has no pods yet"
+    ) as early:
         Showing(still_world, Asked()).rest()
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
