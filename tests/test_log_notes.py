@@ -335,7 +335,7 @@ def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(wor
     world.start("first")
     submit(world, workers=2, gpus=8, gputopology=True)
     with pytest.raises(
-        NotFound, match="pod demo-launcher is not running|job demo has no pods yet"
+        NotFound, match=r"pod demo-launcher is not running|job demo has no pods yet"
     ) as early:
         Showing(world, Asked(everyone=True)).rest()
     assert "cannot be placed now" in (early.value.why or "")
