@@ -107,9 +107,7 @@ def test_the_flags_reach_the_kubeconfig_and_errors_name_them(
     assert (reached["server"], reached["user"]) == ("http://b", "user-b")
     assert (reached["as"], reached["asGroups"]) == ("carol", ["ops"])
     assert cli.run(["list", "--context=a", "--as-group=ops"]) == 2
-    assert capfd.readouterr().err == (
-        "error: --as-group needs --as\n  try:  say whom to act as: --as NAME\n"
-    )
+    assert capfd.readouterr().err == ("error: --as-group needs --as\n  try:  set --as NAME\n")
 
 
 def test_a_kubeconfig_named_on_the_line_is_not_merged_with_others(
@@ -151,7 +149,7 @@ def test_who_names_a_kubeconfig_that_is_not_there_does_not_mean_this_machine(
     assert (shown.out, shown.err) == (
         "",
         (
-            f"error: KUBECONFIG names no file that is there\n  why:  it is {said}\n"
+            f"error: KUBECONFIG names no file that exists\n  why:  it is {said}\n"
             "  try:  unset it, or --backend local\n"
         ),
     )

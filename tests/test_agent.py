@@ -298,7 +298,7 @@ def test_a_constant_concurrent_writer_is_reported_as_another_agent(world):
     world.api.before("PUT .*", touch, times=99)
     with pytest.raises(ClusterError, match="is being written by another program") as caught:
         running.once()
-    assert caught.value.hint == "does another agent run for this node?"
+    assert caught.value.hint == "check that no other agent runs for this node"
 
 
 # ---------------------------------------------------------------- who holds what

@@ -273,7 +273,7 @@ def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):
     code, err = place.answer(capsys, "demo", "--", "nvidia-smi", "-L")
     assert code == 1
     assert "error: `nvidia-smi -L` cannot be run in pod demo-launcher-x7k2p\n" in err
-    assert err.endswith("  try:  is nvidia-smi in the image?\n")
+    assert err.endswith("  try:  check that nvidia-smi is in the image\n")
     code, err = place.answer(capsys, "demo")
     assert err.endswith("  try:  the image has no shell: name a command that it has, after --\n")
 
@@ -327,9 +327,9 @@ def test_without_a_launcher_the_others_are_offered(place: Place, capsys: Any):
     assert (code, err) == (
         1,
         (
-            "error: the training job demo has no launcher now\n"
+            "error: job demo has no launcher now\n"
             "  why:  the launcher has not been created yet\n"
-            "  try:  name another instance with -i: demo-worker-0, demo-worker-1\n"
+            "  try:  choose another pod with -i: demo-worker-0, demo-worker-1\n"
         ),
     )
     place.api.remove("pods", "default", "demo-worker-0", {})
@@ -337,9 +337,7 @@ def test_without_a_launcher_the_others_are_offered(place: Place, capsys: Any):
     place.api.remove("pods", "default", "demo-worker-1", {})
     code, err = place.answer(capsys, "demo", "true")
     assert code == 1
-    assert err.startswith(
-        "error: can not attach the training job demo, because it has no instances\n"
-    )
+    assert err.startswith("error: cannot attach to job demo: it has no pods\n")
 
 
 def waiting(reason: str, message: str = "") -> Any:

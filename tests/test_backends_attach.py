@@ -97,7 +97,7 @@ def test_without_a_command_a_shell_reads_its_commands(world: World, capfd: Any):
 
 def test_pods_and_containers_that_are_not_there_are_named(world: World):
     job = running(world)
-    with pytest.raises(NotFound, match="invalid instance name demo-worker-7 in job demo") as caught:
+    with pytest.raises(NotFound, match="job demo has no pod demo-worker-7") as caught:
         attach(world, job, "true", instance="demo-worker-7")
     assert caught.value.hint in {"did you mean demo-worker-0?", "did you mean demo-worker-1?"}
     with pytest.raises(NotFound, match="container nope is not valid for instance demo-worker-0"):
@@ -105,7 +105,7 @@ def test_pods_and_containers_that_are_not_there_are_named(world: World):
 
 
 def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggested(world: World):
-    job, said = running(world), "invalid instance name worker-1 in job demo"
+    job, said = running(world), "job demo has no pod worker-1"
     with pytest.raises(NotFound, match=said) as attaching_to:
         attach(world, job, "true", instance="worker-1")
     log = follow.Shown(world.backend, "demo", "default", Asked(instance="worker-1"))
@@ -144,9 +144,7 @@ def test_a_job_that_has_to_wait_says_why(world: World):
         assert caught.value.message == "container mpi of instance demo-launcher is not running"
         assert caught.value.why
     else:
-        assert caught.value.message == (
-            "can not attach the training job long, because it has no instances"
-        )
+        assert caught.value.message == "cannot attach to job long: it has no pods"
 
 
 def test_the_gpus_of_a_local_worker_are_those_of_what_is_run_in_it(tmp_path: Path, capfd: Any):

@@ -93,7 +93,7 @@ def test_the_view_shows_a_variable_that_names_no_kubeconfig(
     monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
     code, out, _err = run("config", "view")
     assert code == 0
-    assert "KUBECONFIG names no file that is there" in out
+    assert "KUBECONFIG names no file that exists" in out
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,10 @@ def test_waiting_too_long_ends_with_6_and_the_job_goes_on(arena):
         (
             False,
             ClusterError("no answer"),
-            "Whether demo was created cannot be seen (no answer): arena-topo get demo -n x",
+            (
+                "Could not check whether job demo was created (no answer); check with:"
+                " arena-topo get demo -n x"
+            ),
         ),
     ],
 )
@@ -696,7 +699,7 @@ def test_a_reader_that_is_gone_or_full_does_not_hide_that_the_job_was_created(tm
         line = ["submit", "mpi", "--backend=local", "--name=demo", "--image=local", "true"]
         done = program.run(["-n", "x", *line], stdout=full, text=True, env=environment)
         assert done.returncode == 0
-        assert "warning: the job demo was created" in done.stderr
+        assert "warning: job demo was created" in done.stderr
         line = [*program.LINE, "-n", "x", "list"]
         listed = subprocess.run(
             line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
@@ -750,7 +753,7 @@ def test_commands_of_other_programs_are_answered_with_ours(run, word, instead):
 def test_a_flag_before_the_kind_of_job_is_answered_with_its_place(run):
     said = (
         "error: unknown flag: --gpus\n"
-        "  try:  say the kind of job before its flags: arena-topo plan mpi\n"
+        "  try:  write the kind of job before its flags: arena-topo plan mpi\n"
     )
     assert run("plan", "--gpus=1", "c") == (2, "", said)
 

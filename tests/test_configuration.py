@@ -514,8 +514,8 @@ def test_a_folder_that_may_not_be_looked_into_has_no_settings(
 VIEW = """\
 FILE                              STATE
 ~/.config/arena-topo/config.toml  read
-{site}  not there
-~/.arena/config                   not there
+{site}  missing
+~/.arena/config                   missing
 
 Profile:  lab (chosen by the command line)
 

@@ -151,7 +151,7 @@ def test_claims_that_make_no_sense_are_an_error_of_the_cluster(arena, api):
     api.add({**claim("odd"), "status": {"phase": "Bound", "capacity": "lots"}})
     code, out, err = arena("data", "list")
     assert (code, out) == (1, "")
-    assert err.startswith("error: what the API server says of odd makes no sense\n")
+    assert err.startswith("error: the API server's answer about odd makes no sense\n")
     assert "why:  status.capacity: expected a mapping, got a text" in err
 
 

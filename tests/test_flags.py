@@ -351,6 +351,12 @@ def test_a_global_flag_may_stand_anywhere_and_the_last_wins(argv, namespace, hea
     assert hear(*argv).namespace == namespace
 
 
+def test_of_an_option_that_is_given_twice_only_the_last_value_is_read(hear):
+    heard = hear("logs", "j", "--tail", "many", "--tail", "5", "-n", "b")
+    assert (heard.errors, heard.namespace) == ("", "b")
+    assert hear("logs", "j", "--tail", "5", "--tail", "many").code == 2
+
+
 def test_a_global_flag_may_stand_between_the_words_of_a_command(hear):
     assert hear("-n", "a", "submit", "-n", "b", "mpi", "c").namespace == "b"
 

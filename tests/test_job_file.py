@@ -393,17 +393,17 @@ WRONG = {
     "an option of the command": (
         "name: a\nwait: true",
         "2: wait is not known",
-        "a file says what the job is; say --wait on the command line",
+        "a file describes the job; write --wait on the command line",
     ),
     "where it is submitted": (
         "context: lab",
         "1: context is not known",
-        "a file says what the job is; say --context on the command line",
+        "a file describes the job; write --context on the command line",
     ),
-    "a key twice": ("gpus: 2\nname: a\ngpus: 3", "3: gpus is there twice; first in line 1", None),
+    "a key twice": ("gpus: 2\nname: a\ngpus: 3", "3: gpus occurs twice; first in line 1", None),
     "a key of a mapping twice": (
         "env:\n  A: 1\n  A: 2",
-        "3: env.A is there twice; first in line 2",
+        "3: env.A occurs twice; first in line 2",
         None,
     ),
     "a list for one value": ("image: [a]", "1: image is a list, not one value", None),
@@ -483,27 +483,27 @@ WRONG = {
     "both vocabularies": (
         "gpus: 2\nworker:\n  resources:\n    nvidia.com/gpu: 2",
         "4: worker.resources.nvidia.com/gpu says again what gpus says in line 1",
-        "say it once",
+        "set it once",
     ),
     "both vocabularies, the other way": (
         "envs: {A: 1}\nenv: {A: 1}",
         "2: env says again what envs says in line 1",
-        "say it once",
+        "set it once",
     ),
     "both commands": (
         "run: a\ncommand: b",
         "2: command says again what run says in line 1",
-        "say it once",
+        "set it once",
     ),
     "two shared memories": (
         "storages:\n- {name: a, shm: 1Gi}\n- {name: b, shm: 2Gi}",
         "3: storages[1] says again what storages[0] says in line 2",
-        "say it once",
+        "set it once",
     ),
     "a description said twice": (
         "annotations: {kubernetes.io/description: a}\ndescription: b",
         "2: description says again what annotations says in line 1",
-        "say it once",
+        "set it once",
     ),
     "another version": ("version: 0.2.0", "1: version can only be 0.1.0, got '0.2.0'", None),
     "another framework": (
@@ -556,7 +556,7 @@ WRONG = {
     "code from two places": (
         "sync: [{git: a}, {rsync: b}]",
         "1: sync[1] says again what sync[0] says in line 1",
-        "say it once",
+        "set it once",
     ),
     "code from both": (
         "sync: [{git: a, rsync: b}]",
@@ -566,7 +566,7 @@ WRONG = {
     "a branch said twice": (
         "envs: {GIT_SYNC_BRANCH: a}\nsync: [{git: a, branch: b}]",
         "2: sync[0] says again what envs says in line 1",
-        "say it once",
+        "set it once",
     ),
     "a volume of no kind": (
         "storages: [{name: a, mount_path: /a}]",

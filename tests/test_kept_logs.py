@@ -676,7 +676,7 @@ def test_a_folder_in_which_something_is_is_refused_before_anything_is_read(tmp_p
     with pytest.raises(UsageError) as wrong:
         Saving(tmp_path)
     assert wrong.value.message == f"{tmp_path} is not empty"
-    assert wrong.value.why == "mine.txt is there, and no file is written over"
+    assert wrong.value.why == "mine.txt exists, and no file is overwritten"
 
 
 def test_a_file_that_somebody_puts_there_meanwhile_is_never_written_over(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
     status = ended(engine, "demo")
     assert (status.phase, status.reason) == (
         Phase.FAILED,
-        "the folder to start in, /nowhere/at/all, is not there",
+        "the folder to start in, /nowhere/at/all, does not exist",
     )
     assert "/nowhere/at/all" in log(engine, "demo")
 

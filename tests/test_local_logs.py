@@ -407,7 +407,7 @@ def test_a_job_that_says_60_megabytes_keeps_a_bounded_part_with_the_last_lines(t
     oldest = min(int(one.stem.partition("-")[2]) for one in place(tmp_path).glob("0-*.log"))
     told = [one for one in followed(engine, status).items if isinstance(one, Notice)]
     assert [one.turn for one in told] == [LogTurn.JOINED, LogTurn.CUT, LogTurn.ENDED]
-    assert str(told[1].error) == f"{oldest:,} bytes of this log were given up"
+    assert str(told[1].error) == f"{oldest:,} bytes of this log were dropped"
     number = int(first.partition(" ")[0])
     assert first == f"{number} some words that make the line longer"
     assert [int(one.partition(" ")[0]) for one in rest] == list(range(number + 1, 1_500_001))
@@ -453,7 +453,7 @@ def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
     engine._environment = {**os.environ, logs.LIMIT_VARIABLE: text}
     with pytest.raises(UsageError, match="ARENA_TOPO_LOCAL_LOG_LIMIT") as caught:
         submit(engine, job("demo", "true"))
-    assert caught.value.hint == "say how much of a log to keep, such as 64Mi"
+    assert caught.value.hint == "set a size such as 64Mi"
     assert engine.jobs(None) == ()
 
 
@@ -565,7 +565,7 @@ def test_a_follower_that_is_slow_is_told_what_was_given_up_and_goes_on_at_a_line
     first = int(after[0].split()[1])
     assert after == numbered(first, 40_000).split(b"\n")[:-1]
     lost = (first - 9 - len(before)) * (len(numbered(0, 1)) + 31)
-    assert reader.items[at].error.message == f"{lost:,} bytes of this log were given up"
+    assert reader.items[at].error.message == f"{lost:,} bytes of this log were dropped"
     assert turns[-1] is LogTurn.ENDED
 
 

@@ -176,7 +176,7 @@ def test_a_container_that_waits_in_a_running_pod_has_no_log_yet(
     with still_world.api.edit("Pod", name, "default") as pod:
         status = pod["status"]["containerStatuses"][0]
         status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    with pytest.raises(NotFound, match=f"instance {name} has no log yet") as none:
+    with pytest.raises(NotFound, match=f"pod {name} has no log yet") as none:
         Showing(still_world, Asked(options=options)).rest()
     assert none.value.why == "its status is CrashLoopBackOff"
     with pytest.raises(NotFound, match="has no log of a container sidecar"):
@@ -334,7 +334,9 @@ def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(wor
     submit(world, name="first", workers=2, gpus=8, gputopology=True)
     world.start("first")
     submit(world, workers=2, gpus=8, gputopology=True)
-    with pytest.raises(NotFound, match="is not running") as early:
+    with pytest.raises(
+        NotFound, match=r"pod demo-launcher is not running|job demo has no pods yet"
+    ) as early:
         Showing(world, Asked(everyone=True)).rest()
     assert "cannot be placed now" in (early.value.why or "")
 

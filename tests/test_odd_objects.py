@@ -124,7 +124,7 @@ def test_the_error_names_the_object_and_where_it_is_odd(world: World):
     code, out, err = world.run("suspend", "b")
     assert (code, out) == (1, "")
     assert err.splitlines()[:2] == [
-        "error: what the API server says of b makes no sense",
+        "error: the API server's answer about b makes no sense",
         "  why:  metadata.labels: expected a mapping, got a whole number",
     ]
 

@@ -263,8 +263,8 @@ def test_a_submit_that_is_stopped_before_it_creates_leaves_nothing(living, gang,
     assert code == CODES[number]
     # The server does not even answer to that.
     assert (
-        said
-        == "Whether demo was created cannot be seen (no answer): arena-topo get demo -n default\n"
+        said == "Could not check whether job demo was created (no answer); check with:"
+        " arena-topo get demo -n default\n"
     )
     assert living.there() is None
 
@@ -472,7 +472,10 @@ def test_of_a_job_that_nobody_saw_it_is_not_said_that_it_goes_on(living, words):
         code, said = interrupted(looks)
     assert (code, said) == (
         130,
-        "Whether demo is there cannot be seen (no answer): arena-topo get demo -n default\n",
+        (
+            "Could not check whether job demo exists (no answer); check with:"
+            " arena-topo get demo -n default\n"
+        ),
     )
 
 

@@ -249,8 +249,8 @@ def test_gpus_of_a_pool_that_is_not_complete_wait_until_it_is():
     assert found.nodes[0].allocatable == 0
     assert found.notes == (
         (
-            "node node-a: 1 of 2 ResourceSlices of gpu.nvidia.com are there; none of its GPUs can"
-            " be used until all are"
+            "node node-a: 1 of 2 ResourceSlices of gpu.nvidia.com exist; none of its GPUs can"
+            " be used until all do"
         ),
     )
 

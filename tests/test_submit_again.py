@@ -87,7 +87,7 @@ def test_the_very_same_request_is_as_good_as_submitted(line):
     first = line.uid()
     again = line.submit("--exists=ok", *EVERYTHING)
     assert (again.code, again.out) == (0, "mpijob.kubeflow.org/demo unchanged\n")
-    assert again.err == "The Job demo is there already, with the very same request\n"
+    assert again.err == "Job demo exists already with the same request; nothing was changed\n"
     assert line.uid() == first
 
 

@@ -277,11 +277,11 @@ def test_network_cards_are_attached_as_nvidia_smi_would_say_with_their_speed():
         (system(cpu(0, gpu(BUS[0], -1))), "line 4: GPU '-1' of 1 is out of range"),
         (
             system(cpu(0, gpu(BUS[0], 0), gpu(BUS[1], 0))),
-            "line 7: GPU 0, or its place on the bus, is there twice",
+            "line 7: GPU 0, or its place on the bus, occurs twice",
         ),
         (
             system(cpu(0, gpu(BUS[0], 0), gpu(BUS[0], 1))),
-            "line 7: GPU 1, or its place on the bus, is there twice",
+            "line 7: GPU 1, or its place on the bus, occurs twice",
         ),
         (system(cpu(0, gpu("bus", 0))), "line 3: 'bus' is not a PCI address such as"),
         (system('<gpu dev="0"/>'), "line 2: a GPU outside a PCIe slot"),

@@ -393,7 +393,7 @@ def test_an_agent_that_has_not_looked_for_long_is_a_note():
     assert notes(SEEN + 3 * 3600) == (
         (
             "node node-a was last looked at 3 h ago, as configmap"
-            " arena-topo-system/node-a-gpu-topology says: is its agent at work?"
+            " arena-topo-system/node-a-gpu-topology says; check that its agent runs"
         ),
     )
     newer = looked(on="node-b")
@@ -401,6 +401,6 @@ def test_an_agent_that_has_not_looked_for_long_is_a_note():
     assert notes(None, node("node-b"), newer) == (
         (
             "node node-a was last looked at 30 min ago, as configmap"
-            " arena-topo-system/node-a-gpu-topology says: is its agent at work?"
+            " arena-topo-system/node-a-gpu-topology says; check that its agent runs"
         ),
     )

@@ -178,8 +178,8 @@ def test_a_view_shows_its_age_and_an_old_view_gives_advice():
     )
     assert taken(cluster, now=NOW + 3600).notes == (
         (
-            "the cluster is shown as it was 60 min ago (configmap arena-topo-system/cluster-view):"
-            " is the controller at work?"
+            "the cluster is shown as it was 60 min ago (configmap arena-topo-system/cluster-view);"
+            " check that the controller runs"
         ),
     )
     # A clock that is behind is no news.

@@ -476,7 +476,8 @@ def test_a_watched_job_that_nobody_saw_may_be_there_or_not(faulty):
     assert (faulty.code, faulty.err) == (
         6,
         (
-            "Whether demo is there cannot be seen (no answer): arena-topo get demo -n default\n"
+            "Could not check whether job demo exists (no answer); check with:"
+            " arena-topo get demo -n default\n"
             "error: --timeout is over\n  try:  allow more with --timeout\n"
         ),
     )

@@ -293,7 +293,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             ),
         ),
         Code.REJECTED_BY_NODE,
-        "demo-worker-0 was not taken by the kubelet",
+        "the kubelet rejected demo-worker-0",
         "Requested: 2, Available: 1",
     ),
     "preempted": (
@@ -326,7 +326,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             )
         ),
         Code.RUNNING_TIMEOUT,
-        "ran longer than it may",
+        "exceeded its --running-timeout",
         "300 s",
     ),
     "no login": (
@@ -578,7 +578,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             ),
         ),
         Code.NAME_TAKEN,
-        "has a name that the job needs",
+        "already has a name that this job needs",
         'Resource "demo-worker-0" of Kind "Pod" already exists',
     ),
     "invalid": (
@@ -623,7 +623,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             ),
         ),
         Code.CONTAINER_ERROR,
-        "a container of demo-worker-0 cannot be started",
+        "a container of demo-worker-0 cannot start, or keeps crashing",
         'configmap "settings" not found',
     ),
     "volume": (
@@ -702,8 +702,8 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "no scheduler": (
         lambda: case(mpijob(CREATED), worker(0, spec={"schedulerName": "volcano"})),
         Code.NO_SCHEDULER,
-        "scheduler volcano does not look at demo-worker-0",
-        "older than a minute",
+        "scheduler volcano has not handled demo-worker-0",
+        "over a minute old and has no PodScheduled condition",
     ),
     "no sshd": (
         lambda: case(
@@ -725,8 +725,8 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "operator": (
         lambda: case(mpijob(), operators={"mpi-operator/mpi-operator": 0}),
         Code.OPERATOR_NOT_RESPONDING,
-        "does nothing with the job",
-        "nothing on the job for a minute; ready pods: mpi-operator/mpi-operator 0",
+        "has not acted on the job",
+        "the job has had no status for a minute; ready pods: mpi-operator/mpi-operator 0",
     ),
     "hidden": (
         lambda: case(
@@ -752,7 +752,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "unknown": (
         lambda: here(local(Phase.UNKNOWN, reason="it runs on another host")),
         Code.UNKNOWN,
-        "nothing is known",
+        "the state of the job is unknown",
         "it runs on another host",
     ),
 }
@@ -984,7 +984,7 @@ def test_an_operator_has_a_minute_and_answers_after_a_resume_too():
         (None, "whether it runs may not be read"),
         (
             {"a/mpi-operator": 1},
-            "written nothing on the job for a minute; ready pods: a/mpi-operator 1",
+            "the job has had no status for a minute; ready pods: a/mpi-operator 1",
         ),
     ],
 )
@@ -1209,8 +1209,8 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
     assert said.why == (
         "bus bandwidth 46.5 GB/s; guarantee node, by scheduling gates, unconfirmed: whether"
-        " workers may be patched could not be asked (each worker gets its node; which GPUs there,"
-        " the kubelet decides)"
+        " workers may be patched could not be asked (each worker gets its node; the kubelet"
+        " picks the GPUs)"
     )
     plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))
     assert (verdict(plain).what, verdict(plain).why) == ("the job runs on a", None)

@@ -161,7 +161,7 @@ def _is_followed_on(world: World) -> None:
     world.finish("demo")
     assert showing.rest() == ["first try", "second try"]
     assert showing.shown.end is End.JOB
-    assert re.search("was restarted|is the launcher's next try|was started anew", showing.told())
+    assert re.search("was restarted|is the launcher's next try|was created again", showing.told())
 
 
 def test_a_job_that_is_deleted_while_it_is_followed_ends_with_an_error(world: World):
@@ -236,7 +236,7 @@ def test_a_pod_that_the_job_has_not_is_told_with_the_one_most_like_it(world: Wor
     submit(world)
     world.start("demo")
     for options in (LogOptions(), FOLLOW):
-        with pytest.raises(NotFound, match="invalid instance name worker-0"):
+        with pytest.raises(NotFound, match="job demo has no pod worker-0"):
             Showing(world, Asked(instance="worker-0", options=options, tags=True)).rest()
     world.finish("demo")
 
@@ -454,7 +454,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
 
 def test_a_pod_that_has_not_started_is_not_read(still_world: World):
     submit(still_world)
-    with pytest.raises(NotFound, match="is not running") as early:
+    with pytest.raises(NotFound, match="job demo has no pods yet") as early:
         Showing(still_world, Asked()).rest()
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
@@ -598,7 +598,7 @@ def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
     for source in (LAUNCHER, WORKER):
         assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
     [note] = one.notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
-    assert note.text == "demo-worker-0 was started anew"
+    assert note.text == "demo-worker-0 was created again"
     [note] = one.notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
     assert one.told() == []

@@ -293,7 +293,7 @@ def controller(
     ] = False,
     once: Annotated[bool, Flag(help="Look at the queue once, and end.", panel=PANEL)] = False,
 ) -> None:
-    """Start waiting jobs in their turn, and look after those that run; runs until it is stopped.
+    """Run the controller: start waiting jobs in order, repair running ones.
 
     Stopping it loses nothing: all it knows is written on the jobs.
 

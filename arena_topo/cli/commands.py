@@ -293,13 +293,16 @@ def line_options(options: Iterable[Parameter], old: Mapping[str, str]) -> list[a
 
 
 def parse_values(options: Iterable[Parameter], values: Iterable[Value]) -> dict[str, Any]:
-    """The values of the options that are given, by name; UsageError for an invalid one."""
+    """The values of the options that are given, by name; UsageError for an invalid one.
+
+    Of an option that takes one value only the last text is read.
+    """
     known = {option.name: option for option in options}
-    parsed: dict[str, Any] = {}
+    texts: dict[str, list[str]] = {}
     for name, text, _ in values:
-        value = known[name].parse(text)
-        parsed[name] = (*parsed.get(name, ()), value) if known[name].repeats else value
-    return parsed
+        texts[name] = [*texts.get(name, ()), text] if known[name].repeats else [text]
+    parsed = {name: tuple(map(known[name].parse, given)) for name, given in texts.items()}
+    return {name: value if known[name].repeats else value[0] for name, value in parsed.items()}
 
 
 def _help(ctx: Any) -> NoReturn:
@@ -359,7 +362,7 @@ class ArenaGroup(TyperGroup):
         except argv.UnknownFlag as error:
             if "mpi" not in self.commands:
                 raise
-            hint = f"say the kind of job before its flags: {ctx.command_path} mpi"
+            hint = f"write the kind of job before its flags: {ctx.command_path} mpi"
             raise UsageError(error.message, hint=hint) from None
         # The sub-command prints warnings, once --loglevel is known.
         state.given = (*state.given, *line.given_options)

@@ -194,7 +194,7 @@ def _screen(in_files: settings.Settings, rows: Rows, reached: Mapping[str, Any])
     def short(path: str) -> str:
         return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
-    files = [(short(file.path), "read" if file.there else "not there") for file in in_files.files]
+    files = [(short(file.path), "read" if file.there else "missing") for file in in_files.files]
     blocks = [align(table(("FILE", "STATE"), files))]
     name, origin = in_files.profile
     if name:
@@ -204,7 +204,7 @@ def _screen(in_files: settings.Settings, rows: Rows, reached: Mapping[str, Any])
         for key, (values, origins) in rows.items()
     ]
     listed = align(table(("SETTING", "VALUE", "FROM"), cells))
-    blocks.append(listed if cells else "No file sets anything.\n")
+    blocks.append(listed if cells else "No settings file sets an option.\n")
     groups = f" in {', '.join(reached['asGroups'])}" if reached["asGroups"] else ""
     lines = {
         "Backend": reached["backend"],

@@ -78,7 +78,8 @@ def _farewell(
         does = "is suspended" if suspended else "goes on"
         return f"The job {name} {does}. Come back: {back or follow}; delete it: {end}"
     if isinstance(seen, ArenaError):
-        is_there = "was created" if creates else "is there"
-        return f"Whether {name} {is_there} cannot be seen ({one_line(seen.message)}): {look}"
+        event = "was created" if creates else "exists"
+        why = one_line(seen.message)
+        return f"Could not check whether job {name} {event} ({why}); check with: {look}"
     # Another user's job of the same name, or an incomplete one of ours.
     return f"A job {name} exists, maybe incomplete; delete it: {end}"

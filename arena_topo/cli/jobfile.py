@@ -409,7 +409,7 @@ class _File:
                 self._wrong(path, line, "has a key that is no text")
             key = _joined(name.value)
             if key in seen:
-                self._wrong((*path, key), line, f"is there twice; first in line {seen[key]}")
+                self._wrong((*path, key), line, f"occurs twice; first in line {seen[key]}")
             seen[key] = line
             self._untagged(value, (*path, key), line)
             yield key, value, line
@@ -443,13 +443,13 @@ class _File:
                 not several or (paired and before.text.partition("=")[0] == name)
             ):
                 twice = f"says again what {_written(before.source)} says in line {before.line}"
-                self._wrong(source, line, twice, hint="say it once")
+                self._wrong(source, line, twice, hint="set it once")
         self.said.setdefault(field, []).append(_Value(text, source, line))
 
     def _unknown(self, path: Path, line: int, known: Iterable[str]) -> NoReturn:
         hint = near(str(path[-1]), sorted(known)) or _FORM
         if f"--{_written(path)}" in self._options:
-            hint = f"a file says what the job is; say --{_written(path)} on the command line"
+            hint = f"a file describes the job; write --{_written(path)} on the command line"
         self._wrong(path, line, "is not known", hint=hint)
 
     def _wrong(

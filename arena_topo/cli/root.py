@@ -45,8 +45,8 @@ _GROUPS = {
     "nodes": "Reserve nodes for topology jobs, or give them back.",
     "data": "Show the data that jobs can mount.",
     "config": "Show the settings, and where each comes from.",
-    "job": "Use commands by their names in arena v2: run is submit mpi, status is get; get, list,"
-    " logs, suspend, resume and delete are the same.",
+    "job": "Aliases: the command names of arena v2 (run = submit mpi, status = get; get, list,"
+    " logs, suspend, resume and delete are the same).",
 }
 """Groups of commands, each with its summary."""
 
@@ -143,8 +143,7 @@ _COMMANDS: Mapping[str, Leaf] = {
         "List the nodes with GPUs and who may use them.", "admin.commands:nodes_list"
     ),
     "controller": Leaf(
-        "Start waiting jobs in their turn, and look after those that run; runs until it is"
-        " stopped.",
+        "Run the controller: start waiting jobs in order, repair running ones.",
         "admin.commands:controller",
     ),
     "data list": Leaf(

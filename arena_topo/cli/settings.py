@@ -1,4 +1,4 @@
-"""Where values come from: the line, the environment, profiles, files; the firmest source wins.
+"""Sources of option values, strongest first: the line, the environment, profiles, files.
 
     flags on the line > the job file > ARENA_TOPO_* > ARENA_* > profile
       > the user's file > the site's file > arena's own file

@@ -231,7 +231,7 @@ def _of_yaml(name: str, data: bytearray) -> _Objects:
                 if "kind" not in item:
                     # kubectl sorts keys, so `kind: List` comes after the items.
                     raise UsageError(
-                        f"{name}: the file is cut off: its list says no kind", hint=_HINT
+                        f"{name}: the file is cut off: its list has no kind", hint=_HINT
                     )
                 yield from _of_json(name, msgspec.json.encode(item))
     except safe_yaml.Excess as error:

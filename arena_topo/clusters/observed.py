@@ -393,7 +393,7 @@ class _Machines:
                     node,
                     "stale agent",
                     f"node {node} was last looked at {ago(now - at)} ago, as"
-                    f" {self._config_maps[node]} says: is its agent at work?",
+                    f" {self._config_maps[node]} says; check that its agent runs",
                 )
 
     def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:

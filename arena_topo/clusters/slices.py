@@ -109,8 +109,8 @@ def devices(
                 notes.add(
                     entry.node,
                     "incomplete pool",
-                    f"node {entry.node}: {len(live)} of {expected} ResourceSlices of {driver} are"
-                    " there; none of its GPUs can be used until all are",
+                    f"node {entry.node}: {len(live)} of {expected} ResourceSlices of {driver}"
+                    " exist; none of its GPUs can be used until all do",
                 )
             pool.devices += fresh
     nodes: dict[str, NodeGPUs] = {}

@@ -123,7 +123,7 @@ def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cl
         _refuse(f"binaryData.{_KEY}", f"{why}; {version}" if another else why)
     note = f"the cluster is shown as it was {ago(max(0.0, now - at))} ago ({_WHERE})"
     if now - at > published.STALE_REPORT_SECONDS:
-        note += ": is the controller at work?"
+        note += "; check that the controller runs"
     notes = [note, *([f"{_WHERE}: {version}"] if another else [])]
     if view.omitted:
         first = ", ".join(view.omitted[:3]) + (", ..." if view.omitted[3:] else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from arena_topo.engines import JobStatus, unheard
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import NotFound, NotPossible, near
+from arena_topo.errors import NotFound, NotPossible, command, near
 
 
 def attach_to_job(
@@ -26,16 +26,17 @@ def attach_to_job(
 
 
 def unknown(named: str, job: JobStatus) -> NotFound:
-    """The error, in arena's words, for a missing instance of a job, with the most similar name.
+    """The error for a missing pod of a job, with the most similar name.
 
     `named` may leave out the name of the job.
     """
     names = [instance.name for instance in job.instances]
     whole = f"{job.name}-{named}"
+    pods = f"{command('get', job.name, namespace=job.namespace)} lists its pods"
     return NotFound(
-        f"invalid instance name {named} in job {job.name},please use"
-        f" 'arena-topo get {job.name} -n {job.namespace}' to make sure instance name",
-        hint=near(whole if whole in names else named, names),
+        f"job {job.name} has no pod {named}",
+        why=None if names else job.reason,
+        hint=near(whole if whole in names else named, names) or pods,
     )
 
 
@@ -43,9 +44,9 @@ def _instance(job: JobStatus, named: str | None) -> str:
     names = [instance.name for instance in job.instances]
     if not names:
         raise NotPossible(
-            f"can not attach the training job {job.name}, because it has no instances",
+            f"cannot attach to job {job.name}: it has no pods",
             why=job.reason,
-            hint=f"arena-topo why {job.name} -n {job.namespace}",
+            hint=command("why", job.name, namespace=job.namespace),
         )
     if named is not None:
         if named in names:
@@ -56,7 +57,7 @@ def _instance(job: JobStatus, named: str | None) -> str:
     if len(names) == 1:
         return names[0]
     raise NotPossible(
-        f"the training job {job.name} has no launcher now",
+        f"job {job.name} has no launcher now",
         why=job.reason,
-        hint=f"name another instance with -i: {', '.join(names)}",
+        hint=f"choose another pod with -i: {', '.join(names)}",
     )

@@ -632,7 +632,9 @@ class MPIJob:
     env: tuple[EnvVar, ...] = _pod(
         (), "Environment variable; repeat for more.", "KEY=VALUE", short="-e"
     )
-    nccl_debug: bool = _pod(False, "Have NCCL say how it joins the GPUs, for logs --nccl.")
+    nccl_debug: bool = _pod(
+        False, "Set NCCL_DEBUG=INFO, so that logs --nccl can show rings and transports."
+    )
     nccl_hca: bool = _pod(
         False,
         "Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
@@ -656,7 +658,7 @@ class MPIJob:
     )
     service_account: str = _pod("", "Service account of the pods; else default.", "NAME")
     mpi_implementation: MPIImplementation = _pod(
-        MPIImplementation.OPENMPI, "Whose mpirun the image has: OpenMPI, Intel, MPICH."
+        MPIImplementation.OPENMPI, "MPI in the image: OpenMPI, Intel, MPICH."
     )
     ssh_auth_mount_path: str = _pod(
         "", "Folder in which sshd of the image looks for keys; else /root/.ssh.", "PATH"

@@ -287,7 +287,7 @@ class FollowState:
         if notice.turn is LogTurn.RESTARTED:
             text = f"{source.pod} was restarted: what follows is restart {source.run}"
         elif source.pod in self._names:
-            text = f"{source.pod} was started anew"
+            text = f"{source.pod} was created again"
         elif source.chief and pod != self.tries[0] and source.pod not in self._first:
             text = f"{source.pod} is the launcher's next try"
         if text is not None:

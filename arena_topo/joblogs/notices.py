@@ -142,7 +142,7 @@ def ended_as(kept: Kept) -> JobFailed | None:
     return JobFailed(
         f"how the job {kept.name} ended is not known",
         exit_code=1,
-        why=f"it is not there any more, and was {kept.phase} when it was last seen",
+        why=f"it no longer exists, and was {kept.phase} when it was last seen",
     )
 
 

@@ -43,8 +43,8 @@ def select_instance(job: JobStatus, name: str | None) -> Instance | None:
     if len(job.instances) > 1 and job.phase.over:
         names = ", ".join(instance.name for instance in job.instances)
         raise UsageError(
-            f"There is {len(job.instances)} instances have been found: {names};"
-            " please use '-i' or '--instance' to filter."
+            f"job {job.name} has no launcher, and several other pods",
+            hint=f"choose a pod with -i: {names}",
         )
     return job.instances[0] if len(job.instances) == 1 and job.phase.over else None
 
@@ -65,7 +65,7 @@ def nothing(job: JobStatus, backend: Backend) -> NotFound:
     """The error for a job without pods, and what to do about it."""
     if job.phase.over:
         return NotFound(
-            f"not found instances of the job {job.name}",
+            f"job {job.name} has no pods any more",
             why=job.reason or "they were deleted when it ended, and nothing of their logs was kept",
             hint=f"next time {command('logs -f', job.name, namespace=job.namespace)} keeps them,"
             " and submit --clean-task-policy None leaves the pods",
@@ -74,23 +74,24 @@ def nothing(job: JobStatus, backend: Backend) -> NotFound:
 
 
 def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
-    """The error for a pod that has not started: why, and what to do or wait for."""
+    """The error for a pod that has not started or was not created: why, and what to do."""
     start = start_of(job, backend)
     hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
     if start in {Start.RESUME, Start.ANEW}:
         hint = starting(start, job.name, job.namespace)
-    return NotFound(f"instance {pod} is not running", why=reason(job), hint=hint)
+    state = f"pod {pod} is not running" if job.instances else f"job {job.name} has no pods yet"
+    return NotFound(state, why=reason(job), hint=hint)
 
 
 def without_log(job: JobStatus, pod: Instance, container: str | None) -> NotFound:
     """The error for a pod that runs while the wanted container has no log."""
     if container is not None:
         return NotFound(
-            f"instance {pod.name} has no log of a container {container}",
+            f"pod {pod.name} has no log of a container {container}",
             why="it has no such container, or that has not started",
         )
     return NotFound(
-        f"instance {pod.name} has no log yet",
+        f"pod {pod.name} has no log yet",
         why=f"its status is {pod.status}",
         hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
     )
@@ -114,7 +115,7 @@ def first_run(kept: Kept) -> NotFound:
     return NotFound(
         f"no earlier run of {kept.name} is kept",
         why="the archive has its first run, or the run before was not followed",
-        hint="read the one that is there: leave out --previous",
+        hint="read the current log: leave out --previous",
     )
 
 

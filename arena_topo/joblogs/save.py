@@ -64,7 +64,7 @@ class Saving:
         if taken is not None:
             raise UsageError(
                 f"{folder} is not empty",
-                why=f"{taken.name} is there, and no file is written over",
+                why=f"{taken.name} exists, and no file is overwritten",
                 hint="give --save a new folder",
             )
 

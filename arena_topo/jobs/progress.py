@@ -23,7 +23,7 @@ def change(status: JobStatus, *, now: float) -> str:
     words = [clock(now), str(state(status.phase.value))]
     if status.phase.over:
         words.append(f"after {duration(lasted(status, now))}")
-    else:
+    elif status.instances:
         words.append("{} of {} pods run".format(*running(status)))
     if status.reason and trouble(status) is not None:
         words.append(one_line(status.reason))

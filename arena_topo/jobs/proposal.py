@@ -254,7 +254,8 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
         return Counted(counts=counts)
     never = counts.largest_empty < job.workers
     most = counts.largest_empty if never else counts.largest
-    when = "on this cluster" if never else "now"
+    gang = f"{job.workers} x {job.gpus} GPUs"
+    refused = f"this cluster has no {gang}" if never else f"no {gang} are free now"
     fits = (
         f"with --workers {most} {once_empty(cluster.nodes)}"
         if never
@@ -263,7 +264,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     return Counted(
         counts=counts,
         refused=Unplaceable(
-            f"{job.workers} x {job.gpus} GPUs are not there {when}, even by numbers alone",
+            f"{refused}, even by numbers alone",
             verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
             refusals=(),
             nearest=f"fits {fits}" if most else None,

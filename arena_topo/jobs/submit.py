@@ -309,7 +309,8 @@ class _Order:
             )
         elif not self._prints_end:
             self.console.write(_printed(submitted.found, self.how.output_format))
-        self.console.info(f"The Job {job.name} is there already, with the very same request")
+        change = "it was resumed" if submitted.resumed else "nothing was changed"
+        self.console.info(f"Job {job.name} exists already with the same request; {change}")
         self.session.names.created(self.backend, self.namespace, job)
 
 
@@ -318,7 +319,7 @@ def _announce(console: Console, name: str, text: Callable[[], str]) -> None:
     try:
         console.write(text())
     except (OutputLost, BrokenPipeError) as error:
-        console.warn(f"the job {name} was created, but not its output: {error}")
+        console.warn(f"job {name} was created, but its output could not be written: {error}")
 
 
 def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session) -> None:

@@ -195,7 +195,7 @@ def rounded(gbps: float | None) -> float | None:
 
 _MEANING: Mapping[str, str] = {
     Guarantee.GPUS: "each worker gets these GPUs",
-    Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
+    Guarantee.NODE: "each worker gets its node; the kubelet picks the GPUs",
     Guarantee.ADVISORY: "nothing enforces this plan",
 }
 """What each guarantee means for the workers."""

@@ -151,7 +151,7 @@ def show_nccl_of_job(
 def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None, str]:
     """The recorded placement of a job, and the reason if there is none."""
     if status is None:
-        return None, "the job is not there any more"
+        return None, "the job no longer exists"
     unplanned = "it was not placed by topology (submit with --gputopology)"
     if status.forecast is None:
         return None, unplanned

@@ -263,7 +263,7 @@ def reached(tables: Iterable[BandwidthTable], observed: Observed, planned: Plann
         sizes.append(size)
     if not by_node:
         raise ArenaError(
-            "nothing was measured that a table of bandwidths could hold",
+            "no usable bandwidth was measured",
             why="; ".join(refusals) or "there is no table of nccl-tests in these lines",
             hint="measure it in a job of its own, with --gputopology and all workers of it on one"
             f' node: "mpirun {MEASURE}"',

@@ -183,10 +183,10 @@ def _nodes(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterat
     if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
         kind_of, planned = Aspect.PLACEMENT, "two nodes"
         got = f"{kind}, which only joins GPUs of one machine"
-        hint = "compare with arena-topo get JOB: it tells where the pods run"
+        hint = "compare with arena-topo get JOB, which shows where the pods run"
     elif kind.startswith("NET") and nvlink:
         planned = "NVLink between the nodes"
-        hint = "NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?"
+        hint = "NCCL joins nodes by NVLink only with IMEX: check that a ComputeDomain exists"
     elif kind == "NET/Socket" and forecast.regime not in {None, Regime.TCP}:
         amount = "?" if forecast.usable is None else f"{estimates.gbps_text(forecast.usable)} GB/s"
         planned = f"{amount} between nodes" + (f" ({forecast.tier})" if forecast.tier else "")
@@ -244,7 +244,9 @@ def _why_socket(log: Observed, pairs: Sequence[Pair]) -> Why:
         )
         cause = f"NCCL finds no InfiniBand or RoCE device in {names}"
         return Why(cause, hint, (*without[0].no_ib.values(),))
-    hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
+    hint = (
+        "check that the pods have an RDMA device (--rdma, --device), and the image a network plugin"
+    )
     return Why(None, hint, (log.via(pairs[0], "NET/Socket"),))
 
 
@@ -263,8 +265,8 @@ def _links(log: Observed) -> Iterator[Finding]:
             planned="NVLink",
             got=f"{worse[0].inside} inside the machine, by NCCL's own search",
             why=Why(
-                hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
-                " them; nvidia-smi nvlink -s shows links that are down",
+                hint="check that the workers have the planned GPUs: arena-topo check JOB;"
+                " nvidia-smi nvlink -s shows links that are down",
                 lines=(worse[0].line,),
             ),
         )
@@ -288,9 +290,15 @@ def _gpu_direct(log: Observed) -> Iterator[Finding]:
     for kind, pairs in staged.items():
         rdma = kind.startswith("NET/IB")
         got = "RDMA through the host's memory (no GDRDMA in the lines)"
-        hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
+        hint = (
+            "check that the card can do GPU Direct RDMA, and that the network plugin was built for"
+            " it"
+        )
         if rdma:
-            hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF (Linux 5.12, open driver)?"
+            hint = (
+                "check that nvidia-peermem is loaded on the nodes, or DMA-BUF is used (Linux 5.12,"
+                " open driver)"
+            )
         why = Why(None, hint, (next(iter(pairs.values())),))
         quoted = [
             line.text for line in log.report.complaints if line.cause is ComplaintCause.GDR_OFF
@@ -370,7 +378,7 @@ def _ranks(log: Observed) -> Iterator[Finding]:
             why=Why(None, hint, _first_line(main)),
         )
     if main.missing:
-        hint = "is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
+        hint = "set NCCL_DEBUG=INFO there: submit with --nccl-debug, or mpirun -x"
         hint += " NCCL_DEBUG=INFO"
         got, why = f"no lines of {ranks_text(main.missing)}", Why(None, hint, _first_line(main))
         yield Finding(kind=Aspect.RANKS, got=got, ranks=main.missing, why=why)

@@ -300,7 +300,7 @@ def _notes(log: Observed) -> Iterator[str]:
     if report.torn:
         yield f"{counted(report.torn, 'line')} cut or mixed up with others, and not used"
     if report.dropped:
-        yield f"{counted(report.dropped, 'line')} given up, as there were too many"
+        yield f"{counted(report.dropped, 'line')} ignored (limit reached)"
 
 
 # ---------------------------------------------------------------- values

@@ -328,7 +328,7 @@ def _kueue(case: Case) -> Words | None:
     if reserved.get("status") == "False" and re.search(r"(?i)quota|flavor|topology", why):
         what = f"the Kueue queue {queue} has no quota for it"
         return {"code": Code.KUEUE_QUOTA, "what": what, "why": why, "hint": hint}
-    unknown = "" if workload else "Kueue has not made a Workload for it"
+    unknown = "" if workload else "Kueue has not created a Workload for it"
     what = f"Kueue decides when it starts (queue {queue})"
     return {"what": what, "why": why or unknown, "hint": hint}
 
@@ -383,7 +383,7 @@ def _young(case: Case) -> bool:
 def _incomplete(case: Case) -> Words | None:
     """Its ConfigMaps are missing, so `resume` would not help."""
     lacks = " and ".join(f"configmap {name}" for name in case.facts.missing)
-    what = "its files are not there yet" if _young(case) else "it was not created completely"
+    what = "its ConfigMaps do not exist yet" if _young(case) else "it was not created completely"
     return _when(lacks and case.pending, what=what, why=f"there is no {lacks}")
 
 
@@ -549,7 +549,7 @@ def _no_scheduler(case: Case) -> Words | None:
         created = seconds(pod["metadata"].get("creationTimestamp")) or case.now
         if condition_of(pod, "PodScheduled") is None and case.now - created > OPERATOR_GRACE:
             scheduler = str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler")
-            why = "the pod is older than a minute and says nothing of having been scheduled"
+            why = "the pod is over a minute old and has no PodScheduled condition"
             return {"scheduler": scheduler, "pod": name_of(pod), "why": why}
     return None
 
@@ -588,7 +588,7 @@ def _operator(case: Case) -> Words | None:
         ready = "whether it runs may not be read"
     elif operators:
         ready = "ready pods: " + ", ".join(f"{name} {many}" for name, many in operators.items())
-    return {"why": f"it has written nothing on the job for a minute; {ready}"}
+    return {"why": f"the job has had no status for a minute; {ready}"}
 
 
 def _pods_hidden(case: Case) -> bool:
@@ -603,7 +603,7 @@ def _hidden(case: Case) -> Words | None:
         return None
     deciding = [denial for denial in denied if denial.resource in {"pods", "nodes", "mpijobs"}]
     missing = [*deciding, *denied][0]
-    what, why = f"it waits, and you are {missing}", "what makes it wait is said there"
+    what, why = f"it waits, and you are {missing}", "the reason is recorded there"
     if missing.why is not None:
         what, why = f"it waits, and {missing.resource} cannot be read", missing.why
     return {"what": what, "why": why, "hint": f"ask for the rule {missing.rule}"}
@@ -741,7 +741,7 @@ RULES = (
         _by_reason(
             r"UnexpectedAdmissionError|OutOf(?!Memory)\w+|NodeAffinity|TopologyAffinityError"
         ),
-        "{pods} {was} not taken by the kubelet of the node",
+        "the kubelet rejected {pods}",
         "{again}",
     ),
     Rule(
@@ -753,7 +753,7 @@ RULES = (
     Rule(
         Code.RUNNING_TIMEOUT,
         _running_timeout,
-        "the job ran longer than it may, and was ended",
+        "the job exceeded its --running-timeout and was stopped",
         "submit it again with a longer --running-timeout",
     ),
     Rule(
@@ -806,7 +806,7 @@ RULES = (
         Code.TAKEN_BACK,
         _gave_up,
         "its last {tries} starts were rolled back",
-        "once that is settled: {resume}",
+        "after fixing the cause: {resume}",
     ),
     Rule(Code.PODS_TERMINATING, _old_pods, "it waits until the pods of its last run have ended"),
     Rule(
@@ -850,7 +850,7 @@ RULES = (
             r'is forbidden: User "(?P<user>[^"]+)" cannot (?P<verb>\S+) resource "(?P<kind>\w+)'
         ),
         "the operator cannot make its pods: {user} may not {verb} {kind}",
-        "an administrator grants that",
+        "ask an administrator to grant it",
     ),
     Rule(
         Code.PODS_REFUSED,
@@ -861,7 +861,7 @@ RULES = (
     Rule(
         Code.NAME_TAKEN,
         _by_reason("ErrResourceExists", unless=lambda case: case.pods),
-        "an object that is not of this job has a name that the job needs",
+        "another object already has a name that this job needs",
         "wait until that object is gone, or delete it; else {delete}, and submit it under another"
         " name",
     ),
@@ -883,7 +883,7 @@ RULES = (
     Rule(
         Code.CONTAINER_ERROR,
         _by_reason("CreateContainer(Config)?Error|RunContainerError|CrashLoopBackOff"),
-        "a container of {pods} cannot be started, or ends again and again",
+        "a container of {pods} cannot start, or keeps crashing",
         "{logs}",
     ),
     Rule(
@@ -925,8 +925,9 @@ RULES = (
     Rule(
         Code.NO_SCHEDULER,
         _no_scheduler,
-        "the scheduler {scheduler} does not look at {pod}",
-        "is that scheduler installed, and does it wait for the rest of the gang?",
+        "the scheduler {scheduler} has not handled {pod}",
+        "check that scheduler {scheduler} is installed; a gang scheduler may wait for the"
+        " other pods",
     ),
     Rule(
         Code.NO_SSHD,
@@ -937,7 +938,7 @@ RULES = (
     Rule(
         Code.OPERATOR_NOT_RESPONDING,
         _operator,
-        "the MPI operator does nothing with the job",
+        "the MPI operator has not acted on the job",
         "kubectl get deployments -A | grep -e mpi-operator -e training-operator",
     ),
     Rule(Code.FORBIDDEN, _hidden),
@@ -947,7 +948,7 @@ RULES = (
     Rule(
         Code.UNKNOWN,
         lambda case: _when(True, why=case.status.reason),
-        "nothing is known of what the job does",
+        "the state of the job is unknown",
     ),
 )
 """The decision table, from the most specific cause to the least."""

@@ -194,11 +194,11 @@ def _events(explanation: Explanation) -> Iterator[str]:
 
 def _denied(explanation: Explanation) -> Iterator[str]:
     if explanation.denied:
-        yield "Not looked at:"
+        yield "Not readable:"
     for denial in explanation.denied:
         yield f"  {one_line(str(denial))}"
         if denial.why is None:
-            yield f"    ask for: {one_line(denial.rule)}"
+            yield f"    permission needed: {one_line(denial.rule)}"
 
 
 # ---------------------------------------------------------------- for programs

@@ -216,7 +216,7 @@ def _gpus(root: Element, parents: Mapping[Element, Element]) -> list[_Device]:
         if index is None or index >= len(listed):
             _refuse(f"GPU {element.get('dev', '')!r} of {len(listed)} is out of range", element)
         if index in devices or device.address in places:
-            _refuse(f"GPU {index}, or its place on the bus, is there twice", element)
+            _refuse(f"GPU {index}, or its place on the bus, occurs twice", element)
         devices[index] = device
         places.add(device.address)
     return [devices[index] for index in sorted(devices)]

@@ -36,7 +36,7 @@ _said = logging.getLogger(REQUESTS)
 
 _WHY = 200
 """Characters of a cause; for a peer that does not speak HTTP it is its first line."""
-IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
+IN_BETWEEN = "look for a proxy or a login page in between: `kubectl version`"
 """The advice for an answer that seems to come from something other than an API server."""
 
 
@@ -58,13 +58,15 @@ def cause(error: BaseException) -> str:
     return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen), _WHY)
 
 
-_ELSEWHERE = "is the cluster up? `--context` names another, `--backend local` is this machine"
+_ELSEWHERE = (
+    "check that the cluster is up; `--context` names another, `--backend local` is this machine"
+)
 
 _UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
     "proxy": ("the proxy to {} does not answer", "see HTTPS_PROXY, proxy-url"),
     "trust": (
         "{} cannot be trusted",
-        "does certificate-authority in the kubeconfig belong to this cluster?",
+        "check that certificate-authority in the kubeconfig belongs to this cluster",
     ),
     "handshake": ("{} broke the connection during the TLS handshake", _ELSEWHERE),
     "name": ("the host of {} is not known", _ELSEWHERE),
@@ -101,7 +103,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
         return (_Late if sent else TimedOut)(
             f"{server} did not answer in time{doubt}",
             why=why,
-            hint=f"is there a route to it (VPN, firewall)? {limit}",
+            hint=f"check the route to it (VPN, firewall); {limit}",
         )
     kind = Unreadable if sent else ClusterError
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)

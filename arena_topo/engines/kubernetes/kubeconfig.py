@@ -206,7 +206,7 @@ def configured(options: Options) -> bool:
     named = os.environ.get("KUBECONFIG", "")
     if named.strip(os.pathsep) and 0 not in map(_length, paths):
         raise UsageError(
-            "KUBECONFIG names no file that is there",
+            "KUBECONFIG names no file that exists",
             why=f"it is {named}",
             hint="unset it, or --backend local",
         )
@@ -219,9 +219,7 @@ def resolve(options: Options) -> Access:
     Plugins and providers are not called yet. UsageError names the file and the invalid key.
     """
     if options.impersonate_groups and not options.impersonate:
-        raise UsageError(
-            "--as-group needs --as", hint="say whom to act as: --as NAME", flag="--as-group"
-        )
+        raise UsageError("--as-group needs --as", hint="set --as NAME", flag="--as-group")
     paths, named = _paths(options), options.context or options.cluster or options.user
     present = [path for path in paths if _present(path)]
     if not present and options.kubeconfig:
@@ -579,7 +577,7 @@ def with_plugin_credentials(
         raise UsageError(
             f"{who} cannot be started",
             why=f"{command}: {reason}",
-            hint=brief(plugin.of("installHint") or "") or "is it in PATH?",
+            hint=brief(plugin.of("installHint") or "") or "check that it is in PATH",
         ) from error
     text = errors.decode("utf-8", "replace").strip()
     if late:

@@ -156,7 +156,7 @@ def attach_container(
     except ClusterError as error:
         if "no such file" in (error.why or "") or "not found" in (error.why or ""):
             error.hint = (
-                f"is {words[0]} in the image?"
+                f"check that {words[0]} is in the image"
                 if request.words
                 else "the image has no shell: name a command that it has, after --"
             )

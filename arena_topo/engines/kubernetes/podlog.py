@@ -139,7 +139,7 @@ def never_before(source: Source) -> NotFound:
     return NotFound(
         f"container {source.container} of pod {source.pod} has no earlier run",
         why="its first run is the current one, or the run before is no longer stored",
-        hint="read the one that is there: leave out --previous",
+        hint="read the current log: leave out --previous",
     )
 
 

@@ -439,7 +439,7 @@ class Queue(Writer):
                         f"others wrote to the job {meta['name']} all the time",
                         status=CONFLICT,
                         why=error.message,
-                        hint="it is there: "
+                        hint="the job exists: "
                         + command("get", meta["name"], namespace=meta["namespace"])
                         + ", or resume it later",
                     ) from error

@@ -212,9 +212,9 @@ def nonsense(obj: Any, odd: str) -> Unreadable:
     meta = obj.get("metadata") if isinstance(obj, Mapping) else None
     name = meta.get("name") if isinstance(meta, dict) else None
     return Unreadable(
-        f"what the API server says of {brief(str(name or 'an object'), 253)} makes no sense",
+        f"the API server's answer about {brief(str(name or 'an object'), 253)} makes no sense",
         why=odd,
-        hint="is there a proxy in between? see what `kubectl get -o yaml` says",
+        hint="look for a proxy in between, and compare with `kubectl get -o yaml`",
     )
 
 

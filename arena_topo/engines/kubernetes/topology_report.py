@@ -139,7 +139,7 @@ def _attempts(what: str) -> Iterator[int]:
     return attempts(
         _ATTEMPTS,
         f"{what} is being written by another program",
-        hint="does another agent run for this node?",
+        hint="check that no other agent runs for this node",
     )
 
 
@@ -179,7 +179,8 @@ def _check(api: Connection, machine: Machine) -> None:
         raise ArenaError(
             f"node {name} has {has} GPUs, not {len(machine.gpus)}",
             why="its capacity says so: " + (seen[0].resource if has else "no GPU resource in it"),
-            hint="is it another machine, does its device plugin run, has a GPU fallen off the bus?",
+            hint="check that it is this machine, that its device plugin runs, and that"
+            " no GPU has fallen off the bus",
         )
     if seen[0].shared is not None:
         raise ArenaError(

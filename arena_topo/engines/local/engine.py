@@ -762,7 +762,7 @@ def _check_pausable(job: Job, cannot: str, over: str) -> None:
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
     if not scheduler.is_here(job):
-        raise NotPossible(cannot, why=f"it runs on {host}", hint=f"say the same on {host}")
+        raise NotPossible(cannot, why=f"it runs on {host}", hint=f"run it on {host}")
 
 
 def _deletion(job: Job) -> str:

@@ -90,9 +90,7 @@ def log_size_limit(environment: Mapping[str, str]) -> int | None:
     try:
         size = int(Quantity.parse(text).amount)
     except ValueError as error:
-        raise UsageError(
-            f"{LIMIT_VARIABLE}: {error}", hint="say how much of a log to keep, such as 64Mi"
-        ) from None
+        raise UsageError(f"{LIMIT_VARIABLE}: {error}", hint="set a size such as 64Mi") from None
     return size or None
 
 
@@ -381,7 +379,7 @@ _HINT = f"{LIMIT_VARIABLE} says how much, when a job is submitted"
 
 def given_up(count: int) -> ArenaError:
     """The error for `count` bytes of a log that were removed."""
-    return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
+    return ArenaError(f"{count:,} bytes of this log were dropped", why=_BOUND, hint=_HINT)
 
 
 def all_lines(job: Job) -> Iterator[Line | Notice]:

@@ -225,7 +225,7 @@ class Supervisor:
         scratch.mkdir(mode=0o700)
         folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
-            raise ArenaError(f"the folder to start in, {folder}, is not there")
+            raise ArenaError(f"the folder to start in, {folder}, does not exist")
         for remark in self._asked.remarks:
             self._log_message(remark)
         here = mpirun.interfaces()
