@@ -298,6 +298,8 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
     look = _Look(turn=_turn(facts, snapshot, mine, cluster))
     if cluster is None:
         return look
+    if mine is not None and snapshot is not None:
+        cluster = snapshot.cluster(without={mine.key})
     site = Site(backend=backend, namespace=facts.status.namespace)
     left, anew, head, starts = cluster, None, None, None
     if mine is not None and snapshot is not None and backend.queue is not None:
