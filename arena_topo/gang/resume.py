@@ -75,8 +75,7 @@ def resume_job(
 
 def _check_waits(status: JobStatus) -> None:
     """Raise NotNow, with the reason, if a job waits in a queue that needs no command."""
-    state = None if status.forecast is None else status.forecast.state
-    if status.phase is Phase.PENDING and state == "waiting":
+    if status.waits:
         raise NotNow(
             f"{status.name} waits already, and starts by itself once it can",
             why=status.reason,

@@ -151,7 +151,7 @@ def explain_job(backend: Backend, name: str, namespace: str, *, now: float) -> E
     else:
         facts = JobFacts(status=backend.job(name, namespace), mpijob={}, now=now)
     status, denied, look = facts.status, list(facts.denied), _Look()
-    if _waits(status):
+    if status.waits:
         if backend.pausing is None:
             look = _in_cluster(backend, facts, denied)
         else:
@@ -200,12 +200,6 @@ class _Look:
     reserved: str | None = None
     turn: QueuePosition | None = None
     starts_by: float | None = None
-
-
-def _waits(status: JobStatus) -> bool:
-    forecast = status.forecast
-    pending = status.phase is Phase.PENDING
-    return pending and forecast is not None and forecast.state == "waiting"
 
 
 def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
@@ -472,7 +466,10 @@ def _planned_or_running(
 def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _Look:
     """The answers about a waiting job of an engine that starts jobs by their age."""
     everybody = backend.jobs(None)
-    line = sorted(filter(_waits, everybody), key=lambda status: (status.created, status.name))
+    line = sorted(
+        (other for other in everybody if other.waits),
+        key=lambda status: (status.created, status.name),
+    )
     at = next((at for at, other in enumerate(line) if other.uid == status.uid), len(line))
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=QueuePosition(place=at + 1, of=max(len(line), at + 1), ahead=ahead))
