@@ -518,6 +518,7 @@ def test_a_job_that_is_submitted_has_nobody_who_waits_look_at_all_jobs_again(eng
     changes = tmp_path / "state/arena-topo/changes"
     submit(engine, job("before", "exit 0"))
     ended(engine, "before")
+    eventually(changes.exists)
     told = changes.stat().st_mtime_ns
     submit(engine, job("first", "echo runs; sleep 600", workers=8))
     submit(engine, job("second", LONG, workers=16))

@@ -162,11 +162,7 @@ class _Changes:
         """What others would have to free, or do about excluded nodes; None if nothing helps."""
         release = None if self.never else Freeing(self.request, self.now).clause()
         later = None if release else self._later()
-        if later is None:
-            return release
-        idle = all(node == node.idle() for node in self.index.nodes.values())
-        empty = "all other jobs have ended and " if self.never and not idle else ""
-        return f"when {empty}{later}"
+        return release if later is None else f"when {later}"
 
     def nearest(self, release: str | None) -> str | None:
         """The changes that would make the gang fit, and a release, in words; None without any."""
@@ -354,11 +350,13 @@ class _Changes:
         yield " and ".join([*words, *(text for text, _ in dropped)]), fields
 
     def _later(self) -> str | None:
-        """What others could do about the excluded nodes, in words."""
-        later = (other for other in self.others if other.later)
-        return next(
-            (other.words for other in later if self.fits(("", {"excluded": other.excluded}))), None
-        )
+        """What others could do about the excluded nodes, now or on the idle cluster, in words."""
+        ended = [(self.idle, "all other jobs have ended and ")] if self.never else []
+        for pool, when in ((self.now, ""), *ended):
+            for other in self.others:
+                if other.later and self.fits(("", {"excluded": other.excluded}), pool=pool):
+                    return f"{when}{other.words}"
+        return None
 
 
 def _first(changes: Sequence[_T], fits: Callable[[_T], bool]) -> _T | None:
