@@ -276,6 +276,20 @@ def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world
     assert re.fullmatch(wanted, shown.splitlines()[-1])
 
 
+def test_resume_advises_what_why_does(world: World) -> None:
+    """A smaller job would be submitted anew, behind the next gang, which then gets the GPUs."""
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("first", 1, 8, age=500)
+    world.waits("second", 1, 8, age=400)
+    outcome = resume_job(world.backend, "first", "default")
+    assert not outcome.resumed
+    advised = world.why("first").nearest
+    assert advised is not None
+    assert "--gpus" not in advised
+    assert outcome.decision.nearest == advised
+
+
 def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     """Also where the job would not fit without the reservation."""
     world.runs("small", "node-1/0,1,2,3")

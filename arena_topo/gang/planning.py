@@ -6,6 +6,7 @@ and the controller all use it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -445,6 +446,16 @@ def share(
     head = head_of_queue(view, queue, site)
     left = fairness.left_to(mine, cluster, head, view.now)
     return left, None if left is cluster else head
+
+
+def left_anew(
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+) -> Cluster | None:
+    """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
+    others = tuple(job for job in view.jobs if job.key != mine.key)
+    last = replace(mine, created=math.inf)
+    left, head = share(last, cluster, replace(view, jobs=others), queue, site)
+    return None if head is None else left
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:

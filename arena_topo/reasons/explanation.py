@@ -9,12 +9,11 @@ explanation  all of it, with the solver's answer for a job that waits for GPUs
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -47,9 +46,6 @@ from arena_topo.solver import Placement, Refusal, Request, Unplaceable
 from arena_topo.solver import Verdict as Fits
 from arena_topo.solver.door import Solver, place
 from arena_topo.topology import Cluster
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +297,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
         starts = None if oldest is None else oldest.starts
         left = fairness.left_to(mine, cluster, oldest, snapshot.now)
         head = None if left is cluster else oldest
-        anew = None if head else _left_anew(mine, cluster, snapshot, backend.queue, site)
+        anew = None if head else planning.left_anew(mine, cluster, snapshot, backend.queue, site)
     try:
         job = job_of(dict(facts.mpijob))
         request = request_of(job, left, site)
@@ -349,16 +345,6 @@ def _wait(
     if snapshot.now >= until:
         return None
     return waits_for(request, offer, Solver(snapshot.emptied()), until=until)
-
-
-def _left_anew(
-    mine: QueuedJob, cluster: Cluster, snapshot: Snapshot, queue: Queue, site: Site
-) -> Cluster | None:
-    """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
-    others = tuple(job for job in snapshot.jobs if job.key != mine.key)
-    last = replace(mine, created=math.inf)
-    left, head = planning.share(last, cluster, replace(snapshot, jobs=others), queue, site)
-    return None if head is None else left
 
 
 def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
