@@ -35,6 +35,7 @@ from arena_topo.examples import allreduce
 from arena_topo.gang import submission
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
 from arena_topo.jobs.proposal import propose
+from arena_topo.jobs.view import job_value
 from arena_topo.manifests import PlacementForecast, render
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import overview
@@ -517,6 +518,7 @@ def test_a_job_that_is_submitted_has_nobody_who_waits_look_at_all_jobs_again(eng
     changes = tmp_path / "state/arena-topo/changes"
     submit(engine, job("before", "exit 0"))
     ended(engine, "before")
+    eventually(changes.exists)
     told = changes.stat().st_mtime_ns
     submit(engine, job("first", "echo runs; sleep 600", workers=8))
     submit(engine, job("second", LONG, workers=16))
@@ -527,13 +529,21 @@ def test_a_job_that_is_submitted_has_nobody_who_waits_look_at_all_jobs_again(eng
     started(engine, "second")
 
 
+FIRST = "default/whole comes first in the queue, and the GPUs that would fit are reserved for it"
+
+
 def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine):
     submit(engine, job("small", LONG, workers=1))
     whole = submit(engine, job("whole", LONG, workers=16))
     assert whole.phase is Phase.PENDING
-    younger = submit(engine, job("younger", "exit 0", workers=1))
+    asked = replace(job("younger", "exit 0", workers=1), gputopology=False)
+    done = submission.submit(asked, engine, namespace="default")
+    younger = done.status
+    assert younger is not None
     assert younger.phase is Phase.PENDING
-    assert younger.reason == "whole has waited longer and comes first"
+    assert younger.reason == FIRST
+    assert job_value(younger, now=0.0)["reservedBy"] == "default/whole"
+    assert done.starter == "It starts by itself once it can."
     engine.delete("whole", "default")
     assert ended(engine, "younger").exit_code == 0
 
@@ -558,7 +568,7 @@ def test_a_younger_job_that_ends_in_time_starts_before_the_gang_that_has_waited_
     assert started(engine, "short").phase is Phase.RUNNING
     for name in ("whole", "late", "endless", "large"):
         assert engine.job(name, "default").phase is Phase.PENDING
-    assert engine.job("late", "default").reason == "whole has waited longer and comes first"
+    assert engine.job("late", "default").reason == FIRST
 
 
 def test_when_a_job_starts_that_was_deleted_meanwhile_is_not_known(engine):

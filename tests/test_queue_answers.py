@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,15 +15,23 @@ from fake_api import FakeApi, kubeconfig
 from kube_objects import config_map, node
 from replacing import replace
 
+from arena_topo.clusters import view
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
-from arena_topo.gang import submission
+from arena_topo.gang import planning, submission
 from arena_topo.gang.resume import resume_job
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import Proposal, propose
-from arena_topo.manifests import HEAD_RESERVATION, REQUEST, PlacementForecast, render
+from arena_topo.manifests import (
+    HEAD_RESERVATION,
+    REQUEST,
+    RESERVED_ANNOTATION,
+    PlacementForecast,
+    render,
+)
 from arena_topo.manifests.annotations import annotated, parse_map
+from arena_topo.manifests.cause import CauseCode, because
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
@@ -59,7 +68,14 @@ class World:
             **more,
         )
 
-    def add(self, job: MPIJob, age: float, forecast: PlacementForecast, **status: Any) -> None:
+    def add(
+        self,
+        job: MPIJob,
+        age: float,
+        forecast: PlacementForecast,
+        notes: Mapping[str, str] = MappingProxyType({}),
+        **status: Any,
+    ) -> None:
         waits = forecast.state == "waiting"
         plan = render.build_plan(
             job,
@@ -70,7 +86,7 @@ class World:
             waiting="" if waits else None,
         )
         made = annotated(plan.objects[0], forecast)
-        made["metadata"]["annotations"][REQUEST] = request_annotation(job)
+        made["metadata"]["annotations"] |= {REQUEST: request_annotation(job), **notes}
         made["metadata"] |= {
             "namespace": "default",
             "uid": f"uid-{job.name}",
@@ -81,6 +97,16 @@ class World:
 
     def waits(self, name: str, workers: int, gpus: int, *, age: float, **more: Any) -> None:
         self.add(self.job(name, workers, gpus, **more), age, PlacementForecast(state="waiting"))
+
+    def stopped(
+        self, name: str, places: str, *, gpus: int = 4, age: float = 900, **more: Any
+    ) -> None:
+        """A gang that was taken back, and for which these GPUs wait."""
+        workers = parse_map(places)
+        job = self.job(name, len(workers), gpus, **more)
+        cause = because(CauseCode.NODE_LOST, node="node-1", state="out of service")
+        waiting = PlacementForecast(state="waiting", cause=cause)
+        self.add(job, age, waiting, {RESERVED_ANNOTATION: places}, startTime=written(NOW - 700))
 
     def runs(self, name: str, places: str, **more: Any) -> None:
         workers = parse_map(places)
@@ -95,6 +121,9 @@ class World:
         self.holders.pop(name, None)
         path = f"/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/{name}"
         self.backend.api.delete(path)
+
+    def end_node(self, name: str) -> None:
+        self.backend.api.delete(f"/api/v1/nodes/{name}")
 
     def plan(self, workers: int, gpus: int, **more: Any) -> Proposal:
         job = self.job("new", workers, gpus, **more)
@@ -150,6 +179,86 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why(world: World) -> Non
     assert larger.refused.nearest is None
 
 
+STOPPED = "4 GPUs of node-0 are reserved for the next start of default/job"
+
+
+@pytest.mark.parametrize(
+    "places",
+    ["node-0/4,5,6,7;node-1/0,1,2,3;node-1/4,5,6,7", "node-0/;node-1/;node-1/"],
+    ids=["named GPUs", "counted GPUs"],
+)
+def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
+    world: World, places: str
+) -> None:
+    """Its other node is lost, and others have half of what is left, so it is not the head."""
+    world.runs("small", "node-0/0,1,2,3")
+    world.stopped("job", places)
+    world.end_node("node-1")
+    planned = world.plan(1, 2)
+    assert planned.refused is not None
+    cause = "1 node (node-0): reserved for default/job"
+    assert (planned.refused.why, planned.refused.nearest) == (cause, None)
+    assert STOPPED in planned.notes
+    assert planned.reserved_by == "default/job"
+    world.waits("late", 1, 2, age=100)
+    late = world.why("late")
+    assert (late.verdict.code.value, late.reserved) == ("WaitingForGPUs", STOPPED)
+    assert [(holder.name, holder.gpus) for holder in late.holders] == [("small", 4)]
+    assert late.unnamed == 0
+    nodes = overview.read_overview(world.backend)
+    shown = [line.split() for line in top_view.nodes_table(nodes.occupancy.nodes).splitlines()]
+    at = shown[0].index("RESERVED")
+    assert [(line[0], line[at]) for line in shown[1:2]] == [("node-0", "4")]
+    (status,) = nodes.occupancy.nodes
+    assert status.planned == 0b1111
+    screen = fragmentation.fragmentation_screen(
+        fragmentation.measure_fragmentation(nodes.occupancy.cluster, world.backend)
+    )
+    assert screen.startswith("0 of 8 GPUs are free, and 4 are reserved for default/job.\n")
+    shown = view.decode(view.encode(nodes.occupancy.cluster, observed_at=NOW), now=NOW)
+    (node,) = shown.nodes
+    assert (node.free_count, node.reserved_count) == (0, 4)
+    assert planning.reservation(planned.request, shown) == STOPPED.replace(
+        "default/job", "another gang"
+    )
+
+
+def test_gpus_reserved_for_the_next_start_of_a_gang_are_free_to_itself(world: World) -> None:
+    """Another job took GPUs of its other node. It comes first in the queue, too."""
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3,4,5")
+    world.stopped("job", "node-0/4,5,6,7;node-1/0,1,2,3")
+    own = world.why("job")
+    least = "fits now with --workers 1, or with --gpus 2"
+    assert own.nearest == f"{least}; or when 4 more GPUs of node-0 are free"
+    assert own.reserved is None
+    assert own.verdict.why == (
+        "1 node (node-0): room for some workers, and nowhere for the rest;"
+        " 1 node (node-1): not enough free GPUs"
+    )
+    assert [(holder.name, holder.gpus) for holder in own.holders] == [("large", 6), ("small", 4)]
+    assert own.unnamed == 0
+    first = "4 GPUs of node-0 are reserved for default/job, which comes first in the queue"
+    assert first in world.plan(1, 4).notes
+
+
+def test_a_node_may_be_reserved_for_the_head_and_for_a_stopped_gang(world: World) -> None:
+    world.runs("small", "node-0/0,1")
+    world.runs("large", "node-1/0,1,2,3,4,5,6,7")
+    world.stopped("job", "node-0/2,3", gpus=2, age=50)
+    world.waits("head", 1, 6, age=500)
+    planned = world.plan(1, 2)
+    assert planned.refused is not None
+    assert planned.refused.why == (
+        "1 node (node-0): reserved for default/head and default/job;"
+        " 1 node (node-1): not enough free GPUs"
+    )
+    assert planned.notes[-1] == (
+        "4 GPUs of node-0 are reserved for default/head, which comes first in the queue;"
+        " 2 GPUs of node-0 are reserved for the next start of default/job"
+    )
+
+
 def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world: World) -> None:
     world.runs("large", "node-0/0,1,2,3,4,5,6,7")
     world.runs("small", "node-1/0,1,2,3")
@@ -165,6 +274,20 @@ def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world
     shown = top_view.nodes_table(nodes, now=since + 1800)
     wanted = r"Reserved and idle: 4 GPUs for default/head, 2\.[01] GPU-hours so far at most"
     assert re.fullmatch(wanted, shown.splitlines()[-1])
+
+
+def test_resume_advises_what_why_does(world: World) -> None:
+    """A smaller job would be submitted anew, behind the next gang, which then gets the GPUs."""
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("first", 1, 8, age=500)
+    world.waits("second", 1, 8, age=400)
+    outcome = resume_job(world.backend, "first", "default")
+    assert not outcome.resumed
+    advised = world.why("first").nearest
+    assert advised is not None
+    assert "--gpus" not in advised
+    assert outcome.decision.nearest == advised
 
 
 def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:

@@ -325,7 +325,10 @@ def test_a_local_job_that_waits_its_turn_is_suspended_too(here: Any):
     here.world.finish("first")
     here.world.start("small")
     assert phase(here) is Phase.SUSPENDED
-    assert here("resume", "demo")[0] == 0
+    code, out, err = here("resume", "demo")
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo resumed\n")
+    assert "The Job demo is PENDING: 2 workers x 8 GPUs cannot be placed now" in err
+    assert err.endswith("It starts by itself once it can.\n")
     assert phase(here) is Phase.PENDING
 
 

@@ -272,7 +272,7 @@ def test_reserved_gpus_are_neither_free_nor_in_use_in_a_view():
     assert here.unreserved == replace(whole, machine=here.machine)
     [status] = occupancy.viewed(found).nodes
     assert (status.reserved, status.allocated, status.state(0)) == (3, 0, "reserved")
-    told["reserved"]["a"]["gpus"] = 1 << 8
+    told["reserved"]["a"][0]["gpus"] = 1 << 8
     with pytest.raises(UnreadableTopology, match="node a has no GPUs 0x100 to reserve"):
         view.decode(written(**told), now=NOW)
 

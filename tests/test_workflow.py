@@ -459,6 +459,16 @@ def test_nodes_that_are_not_set_aside_for_topology_jobs_could_be():
     assert text == "fits now with --workers 8; or when a is reserved for topology jobs as well"
 
 
+def test_the_node_that_could_be_set_aside_is_one_that_helps():
+    """Not one with a broken GPU or with jobs, if another is free now."""
+    ours = dgx("a", dedicated=True)
+    broken, full = dgx("b", broken=1, unattributed=5), dgx("c", unattributed=6)
+    text = nearest(ours, broken, full, dgx("d"), workers=16)
+    assert text == "fits now with --workers 8; or when d is reserved for topology jobs as well"
+    later = "all other jobs have ended and c is reserved for topology jobs as well"
+    assert nearest(ours, broken, full, workers=16) == f"fits now with --workers 8; or when {later}"
+
+
 def test_a_required_level_is_kept():
     assert len(planned(dgx("a"), dgx("b"), workers=12)) == 2
     with pytest.raises(Unplaceable):

@@ -602,7 +602,7 @@ class _Idle:
         if not self._usable or (unattributed == count(free) and not broken):
             # Then every GPU is in use or broken, and the indexes do not matter.
             free, unattributed = GPUSet(0), 0
-        return self._node(
+        node: Node = self._node(
             free=free,
             unattributed=unattributed,
             broken=broken,
@@ -611,6 +611,11 @@ class _Idle:
             foreign=use.foreign,
             holders=tuple(use.holdings()),
         )
+        for job, (gpus, unnamed) in use.reserved.items():
+            known = GPUSet(gpus & node.machine.everything)
+            others = unnamed + count(gpus) - count(known)
+            node = node.reserve(job, known, unnamed=others, restart=True)
+        return node
 
 
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: Notes) -> tuple[GPUSet, int]:

@@ -44,12 +44,14 @@ class NodeUsage(msgspec.Struct, kw_only=True):
 
     `unattributed` counts GPUs in use whose indexes are unknown. `jobs` has the number of GPUs of
     each job, and of each pod without a job, by namespace and name; `named` are those of them whose
-    indexes are known.
+    indexes are known. `reserved` are the GPUs that wait for the next start of each gang, and the
+    number of those without an index; they are not in use.
     """
 
     known: list[tuple[GpuHolder, GPUSet]] = []
     jobs: Counter[str] = msgspec.field(default_factory=Counter)
     named: dict[str, GPUSet] = {}
+    reserved: dict[str, tuple[GPUSet, int]] = {}
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
@@ -62,6 +64,12 @@ class NodeUsage(msgspec.Struct, kw_only=True):
             self.known.append((holder, gpus))
             self.named[job] = GPUSet(self.named.get(job, 0) | gpus)
         self.unattributed += max(0, size - count(gpus))
+
+    def reserve(self, job: str, size: int, gpus: GPUSet) -> None:
+        """Reserve so many GPUs for the next start of a gang, `gpus` among them."""
+        named, others = self.reserved.get(job, (GPUSet(0), 0))
+        others += max(0, size - count(gpus))
+        self.reserved[job] = GPUSet(named | gpus), others
 
     def holdings(self) -> Iterator[Holding]:
         """The GPUs of each job here."""
@@ -105,13 +113,16 @@ def uses_of(
             _add_gpus(pod, pod.node, use, sources, notes)
     for job in jobs:
         notes += job.notes
-        present = [(place, job.suspended) for place in job.workers]
-        for (index, node, gpus), later in [*present, *((place, True) for place in job.reserved)]:
-            key = job.namespace, f"{job.name}-worker-{index}"
+        present = [(place, False) for place in job.workers]
+        for (index, node, gpus), kept in [*present, *((place, True) for place in job.reserved)]:
+            key, later = (job.namespace, f"{job.name}-worker-{index}"), kept or job.suspended
             if key in workers and _covers(workers[key], node, gpus, job, later=later):
                 continue
             exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
-            uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
+            if kept:
+                uses[node].reserve("/".join(job.key), job.each, exact)
+            else:
+                uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
     return uses
 
 

@@ -51,19 +51,21 @@ SOMEBODY = "another gang"
 
 
 class _Reserved(msgspec.Struct, omit_defaults=True):
-    """The part of a node that the gang which comes first in the queue gets."""
+    """A reservation of a node, without its gang."""
 
     gpus: int = 0
     unnamed: int = 0
     cpu: float = 0.0
     memory: int = 0
     since: float | None = None
+    restart: bool = False
 
 
 class _View(msgspec.Struct):
     """The content of a view; nodes refer to their machine in `machines` by its number.
 
-    Nodes are without their reservations, which are in `reserved` by name. `omitted` are labels of
+    Nodes are without their reservations, which are in `reserved` by name, the last first. `omitted`
+    are labels of
     nodes that are left out.
     """
 
@@ -74,7 +76,7 @@ class _View(msgspec.Struct):
     guesses: dict[str, str]
     emulated: bool
     omitted: list[str]
-    reserved: dict[str, _Reserved]
+    reserved: dict[str, list[_Reserved]]
 
 
 def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
@@ -191,17 +193,18 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
     return gzip.compress(msgspec.json.encode(view), mtime=0)
 
 
-def _reserved(node: Node) -> _Reserved:
-    """The reservation of a node that has one."""
-    assert node.reserved is not None
-    before = node.reserved.before
-    return _Reserved(
-        gpus=node.reserved.gpus,
-        unnamed=node.reserved.unnamed,
-        cpu=(before.cpu or 0.0) - (node.cpu or 0.0),
-        memory=(before.memory or 0) - (node.memory or 0),
-        since=node.reserved.since,
-    )
+def _reserved(node: Node) -> list[_Reserved]:
+    return [
+        _Reserved(
+            gpus=held.gpus,
+            unnamed=held.unnamed,
+            cpu=held.cpu,
+            memory=held.memory,
+            since=held.since,
+            restart=held.restart,
+        )
+        for held, _ in node.reservations()
+    ]
 
 
 def _shape(machine: Machine) -> object:
@@ -245,10 +248,11 @@ def _nodes(view: _View) -> Iterator[Node]:
             holders=(),
             reserved=None,
         )
-        kept = view.reserved.get(node.name)
-        if kept is not None and not 0 <= kept.gpus <= machine.everything:
-            raise ValueError(f"node {node.name} has no GPUs {kept.gpus:#x} to reserve")
-        yield read if kept is None else _with(read, kept)
+        for kept in reversed(view.reserved.get(node.name, ())):
+            if not 0 <= kept.gpus <= machine.everything:
+                raise ValueError(f"node {node.name} has no GPUs {kept.gpus:#x} to reserve")
+            read = _with(read, kept)
+        yield read
 
 
 def _with(node: Node, kept: _Reserved) -> Node:
@@ -263,4 +267,5 @@ def _with(node: Node, kept: _Reserved) -> Node:
         cpu=kept.cpu,
         memory=kept.memory,
         since=kept.since,
+        restart=kept.restart,
     )

@@ -116,6 +116,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     training: Mapping[str, Any] | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a placement, which a program or a person starts it on."""
+        waiting = self.forecast is not None and self.forecast.state == "waiting"
+        return self.phase is Phase.PENDING and waiting
+
     def waits_because(self, code: CauseCode) -> Mapping[str, str] | None:
         """The parameters of the recorded cause for which it waits, if it has this code."""
         cause = None if self.forecast is None else self.forecast.cause

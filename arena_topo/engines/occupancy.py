@@ -132,16 +132,6 @@ class NodeStatus:
         """The number of GPUs that would be free if no gang waited for them."""
         return self.node.reserved_count
 
-    def reserved_hours(self, now: float) -> float | None:
-        """The GPU-hours at `now` of reserved GPUs that are idle; None if it is not known.
-
-        At most: a GPU may have become idle after it was reserved.
-        """
-        held = self.node.reserved
-        if not self.reserved or held is None or held.since is None:
-            return None
-        return self.reserved * max(0.0, now - held.since) / 3600
-
     @property
     def mode(self) -> Mode:
         """How the node allocates its GPUs: topology if the links between them are known."""
@@ -196,15 +186,15 @@ class NodeStatus:
     def state(self, gpu: int) -> str:
         """Arena's word for a GPU, `using` or `idle`, or a word of ours.
 
-        `planned`: recorded for a worker without a pod yet. `reserved`: for the gang that comes
-        first in the queue. `unknown`: some GPUs of the node are in use, and their indexes are not
-        known.
+        `planned`: recorded for a worker without a pod yet. `reserved`: for the head of the queue,
+        or for the next start of a gang. `unknown`: some GPUs of the node are in use, and their
+        indexes are not known.
         """
         if self.using >> gpu & 1:
             return "using"
         if self.planned >> gpu & 1:
             return "planned"
-        if self.node.reserved is not None and self.node.reserved.gpus >> gpu & 1:
+        if self.node.reserved_gpus >> gpu & 1:
             return "reserved"
         before = self.node.unreserved
         return "unknown" if before.in_use_unknown and before.free >> gpu & 1 else "idle"

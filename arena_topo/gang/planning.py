@@ -6,6 +6,7 @@ and the controller all use it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -381,20 +382,27 @@ def unclaimed(view: Snapshot, queue: Queue, site: Site, job: MPIJob = SOME_JOB) 
 def reservation(request: Request, cluster: Cluster) -> str | None:
     """The GPUs that this gang could use now if they were not reserved; None without any.
 
-    It is a sentence that names their number, their nodes, and the gang that comes first.
+    A clause for each gang that gets them: their number, their nodes, and the gang.
     """
-    reserved = {str(node.name): node for node in Solver.of(cluster).withheld(request)}
-    if not reserved:
-        return None
-    gpus = sum(node.reserved_count for node in reserved.values())
-    names = sorted(reserved, key=natural)
-    job = reserved[names[0]].reserved_for
-    if len(names) > MAX_NAMED_NODES:
-        names[MAX_NAMED_NODES:] = [f"{len(names) - MAX_NAMED_NODES} more"]
-    return (
-        f"{counted(gpus, 'GPU')} of {listed(names)}"
-        f" {'is' if gpus == 1 else 'are'} reserved for {job}, which comes first in the queue"
-    )
+    gpus: dict[str, dict[str, int]] = {}
+    heads: set[str] = set()
+    for node in Solver.of(cluster).withheld(request):
+        for held, idle in node.reservations():
+            if idle:
+                of_gang = gpus.setdefault(held.job, {})
+                of_gang[node.name] = of_gang.get(node.name, 0) + idle
+                heads |= set() if held.restart else {held.job}
+    clauses = []
+    for job in sorted(gpus, key=lambda job: job not in heads):
+        names, number = sorted(gpus[job], key=natural), sum(gpus[job].values())
+        if len(names) > MAX_NAMED_NODES:
+            names[MAX_NAMED_NODES:] = [f"{len(names) - MAX_NAMED_NODES} more"]
+        whose = f"{job}, which comes first in the queue"
+        clauses.append(
+            f"{counted(number, 'GPU')} of {listed(names)} {'is' if number == 1 else 'are'} reserved"
+            f" for {whose if job in heads else f'the next start of {job}'}"
+        )
+    return "; ".join(clauses) or None
 
 
 def _slowed(request: Request, cluster: Cluster) -> str | None:
@@ -438,6 +446,16 @@ def share(
     head = head_of_queue(view, queue, site)
     left = fairness.left_to(mine, cluster, head, view.now)
     return left, None if left is cluster else head
+
+
+def left_anew(
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+) -> Cluster | None:
+    """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
+    others = tuple(job for job in view.jobs if job.key != mine.key)
+    last = replace(mine, created=math.inf)
+    left, head = share(last, cluster, replace(view, jobs=others), queue, site)
+    return None if head is None else left
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:

@@ -282,17 +282,22 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
         tried.append((words, replace(job, selector=(), toleration=everything)))
     changes = [Instead(words=words, excluded=excluded(job, cluster)) for words, job in tried]
     kept_away = excluded(job, cluster)
-    others = sorted(
-        (name for name, why in kept_away.items() if why is Reason.DEDICATED), key=natural
-    )
-    first = (others[:1], "{} is reserved for topology jobs as well")
-    for names, words in (
-        first,
-        (others[1:] and others, "more nodes are reserved for topology jobs"),
-    ):
-        if names:
-            free = {name: why for name, why in kept_away.items() if name not in names}
-            changes.append(Instead(words=words.format(*names), excluded=free, later=True))
+    closed = [node for node in cluster.nodes if kept_away.get(node.name) is Reason.DEDICATED]
+    closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural(node.name)))
+    # Of nodes that are alike, one is tried.
+    kinds = {
+        (node.machine.model, node.free_count, node.healthy_count, node.unavailable): node.name
+        for node in reversed(closed)
+    }
+    ways = [
+        ([name], f"{name} is reserved for topology jobs as well")
+        for name in sorted(kinds.values(), key=[node.name for node in closed].index)
+    ]
+    names = [node.name for node in closed]
+    ways = [*ways[:_MOST_TRIED], (names, "more nodes are reserved for topology jobs")]
+    for opened, words in ways if closed else ():
+        free = {name: why for name, why in kept_away.items() if name not in opened}
+        changes.append(Instead(words=words, excluded=free, later=True))
     return tuple(changes)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.engines import JobStatus, Phase, goals
 from arena_topo.engines.backend import Backend
-from arena_topo.engines.kubernetes.queued import queued, written
+from arena_topo.engines.kubernetes.queued import QueuedJob, queued, written
 from arena_topo.errors import AccessDenied, NotNow, command
-from arena_topo.gang import UNWATCHED, Watcher, pod_state
-from arena_topo.gang.protocol import StartOutcome
+from arena_topo.gang import UNWATCHED, Watcher, planning, pod_state
+from arena_topo.gang.protocol import Starter, StartOutcome
+from arena_topo.gang.request import request_of
 from arena_topo.gang.rollout import wait_for_old_pods, wait_until_placed
 from arena_topo.gang.stored_job import (
     advice_for_existing,
@@ -22,8 +25,10 @@ from arena_topo.gang.stored_job import (
     read_stored,
     why_not_queued,
 )
+from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, patches
 from arena_topo.manifests.requests import job_of
+from arena_topo.solver import Unplaceable
 
 
 def resume_job(
@@ -70,13 +75,32 @@ def resume_job(
         released = queue.change(stored, patches.releasing(stored, at=written(queue.now())))
         with advice_for_existing(name, namespace):
             outcome = starter.start(job, released or read_stored(queue, name, namespace), None)
+        outcome = _advised_anew(starter, job, mine, outcome)
     return wait_until_placed(starter, job, outcome, watcher)
+
+
+def _advised_anew(
+    starter: Starter, job: MPIJob, mine: QueuedJob, outcome: StartOutcome
+) -> StartOutcome:
+    """The outcome with the advice that holds for a changed job, which is submitted anew."""
+    decision, queue = outcome.decision, starter.queue
+    if outcome.resumed or decision.nearest is None:
+        return outcome
+    view, site = queue.read(), replace(starter.site, namespace=mine.namespace)
+    cluster = view.cluster(without={mine.key})
+    anew = planning.left_anew(view.job(*mine.key) or mine, cluster, view, queue, site)
+    if anew is not None:
+        request = request_of(job, decision.cluster, site)
+        try:
+            planning.best_placement(job, request, decision.cluster, anew=anew)
+        except Unplaceable as refused:
+            return replace(outcome, decision=replace(decision, nearest=refused.nearest))
+    return outcome
 
 
 def _check_waits(status: JobStatus) -> None:
     """Raise NotNow, with the reason, if a job waits in a queue that needs no command."""
-    state = None if status.forecast is None else status.forecast.state
-    if status.phase is Phase.PENDING and state == "waiting":
+    if status.waits:
         raise NotNow(
             f"{status.name} waits already, and starts by itself once it can",
             why=status.reason,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arena_topo.clusters.queues import is_suspended, suspender
-from arena_topo.engines import JobStatus
+from arena_topo.engines import JobStatus, goals
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
 from arena_topo.engines.polling import looks
@@ -163,17 +163,16 @@ def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
     plan, cluster, nearest = to_create(job, site)
     created = site.engine.apply(plan)
     announce(created)
-    starter = "It starts by itself once it can." if plan.waiting is not None else None
-    advice = advised(plan, cluster, site)
-    return _submitted(
+    done = _submitted(
         site,
         plan,
         created,
-        starter=starter,
         nearest=nearest,
-        advice=advice,
+        advice=advised(plan, cluster, site),
         training=when_spread(plan, cluster),
     )
+    waits = plan.waiting is not None or (done.status is not None and done.status.waits)
+    return replace(done, starter=f"{goals.Start.ITSELF.capitalize()}." if waits else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

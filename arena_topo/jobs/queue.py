@@ -215,7 +215,8 @@ def _start(
     brief: bool,
 ) -> None:
     """Start a job and show its placement; NotNow if it has to wait."""
-    from arena_topo.gang.resume import check_started  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.engines import goals  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.gang.resume import check_started  # noqa: PLC0415 - as above
 
     stays = WaitProgress(console, name, "is starting")
     with detaching(console, backend, name, namespace, exists=lambda: stays.heard), stays:
@@ -233,4 +234,7 @@ def _start(
         slots = max(1, status.request_gpus // len(status.forecast.workers))
         table = view.placement_rows(status.forecast, name, slots=slots)
         console.info(table.rstrip("\n"))
+    elif status.waits and (trouble := view.trouble(status)) is not None:
+        console.info(trouble)
+        console.info(f"  {goals.Start.ITSELF.capitalize()}.")
     console.notes(outcome.notes)

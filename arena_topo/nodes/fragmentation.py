@@ -23,7 +23,7 @@ from arena_topo.manifests.binding import is_certain
 from arena_topo.solver import UNLIMITED, GPUSets, Request, band, distances, sets_of
 from arena_topo.solver.door import NodeChoice, Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
-from arena_topo.words import counted
+from arena_topo.words import counted, listed
 
 SMALLEST_SET = 2
 """The smallest number of GPUs that has a bandwidth."""
@@ -121,7 +121,7 @@ class CombinableNodes:
     """The nodes that one gang may combine: one GPU model (None: unknown), one resource.
 
     `free` of `total` GPUs can be allocated now; `away` are free on nodes where no job can start,
-    and `reserved` are free for the gang `reserved_for`, which comes first in the queue.
+    and `reserved` are kept for the gangs `reserved_for`.
     `missing` is the smallest gang for which the free GPUs would be enough, but not at full speed,
     and `release` says what others would have to free for it. `assumed`: the rate of an NVLink of
     these GPUs is a guess. `rdma`: the bandwidths count on RDMA between nodes.
@@ -240,8 +240,15 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
         assumed=any(rate_is_assumed(node.machine) for node in nodes),
         rdma=asked(1, 1).wire is Wire.RDMA,
         reserved=sum(node.reserved_count for node in nodes),
-        reserved_for=next(filter(None, (node.reserved_for for node in nodes)), None),
+        reserved_for=_reserving(nodes),
     )
+
+
+def _reserving(nodes: Iterable[Node]) -> str | None:
+    """The gangs for which idle GPUs of nodes are reserved, as a list; None without any."""
+    held = (held for node in nodes for held in node.reservations())
+    jobs = dict.fromkeys(reservation.job for reservation, idle in held if idle)
+    return listed(list(jobs)) if jobs else None
 
 
 class _Asked(Protocol):

@@ -101,15 +101,22 @@ def nodes_table(
 
 
 def _kept_idle(statuses: Iterable[NodeStatus], now: float) -> str:
-    """The line about GPUs that are idle, and reserved for the head of the queue; empty if none."""
-    held = [status for status in statuses if status.reserved]
-    hours = [status.reserved_hours(now) for status in held]
-    if not held:
-        return ""
-    known = sum(filter(None, hours))
-    cost = "" if None in hours else f", {known:.1f} GPU-hours so far at most"
-    gpus = counted(sum(status.reserved for status in held), "GPU")
-    return f"Reserved and idle: {gpus} for {held[0].node.reserved_for}{cost}\n"
+    """The line about GPUs that are idle, and reserved for gangs; empty without any.
+
+    A GPU may have become idle after it was reserved.
+    """
+    idle: dict[str, list[tuple[int, float | None]]] = {}
+    for status in statuses:
+        for reservation, gpus in status.node.reservations():
+            if gpus:
+                idle.setdefault(reservation.job, []).append((gpus, reservation.since))
+    parts = []
+    for job, held in idle.items():
+        hours = sum(gpus * max(0.0, now - (since or now)) / 3600 for gpus, since in held)
+        known = all(since is not None for _, since in held)
+        cost = f", {hours:.1f} GPU-hours so far at most" if known else ""
+        parts.append(f"{counted(sum(gpus for gpus, _ in held), 'GPU')} for {job}{cost}")
+    return f"Reserved and idle: {'; '.join(parts)}\n" if parts else ""
 
 
 def _ordered(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
@@ -344,8 +351,8 @@ def nodes_value(
     last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`), of
     its pods `planned` (GPUs of the plan, if the actual ones are not known), `bandwidthSource`
     (`published`, or `computed` from the links), `hiddenGPUs` (in use, their indexes not known),
-    `emulated` and `reservedGPUs` (free, and for the gang that comes first in the queue), beside
-    `reservedSince` (Unix seconds; null if that is not known). `healthy`
+    `emulated` and `reservedGPUs` (free, but for the head of the queue or for the next start of a
+    gang), beside `reservedSince` (Unix seconds; null if that is not known). `healthy`
     of a device is null if it may be one of the unhealthy ones, whose indexes are not known.
     """
     classes: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
@@ -356,7 +363,9 @@ def nodes_value(
             value["resource"] = node.resource
             value |= {"hiddenGPUs": node.unreserved.in_use_unknown, "emulated": emulated}
             value["reservedGPUs"] = status.reserved
-            value["reservedSince"] = None if node.reserved is None else node.reserved.since
+            times = [held.since for held, idle in node.reservations() if idle]
+            known = [since for since in times if since is not None]
+            value["reservedSince"] = min(known) if known and None not in times else None
         classes[_KEYS[status.mode]].append(value)
     return classes
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A job with GPUs, which `Node.holders` names by the same key.
+    """A job with GPUs, or with GPUs reserved for its next start; nodes name it by the same key.
 
     `started` is None before its start, `timeout` is the limit of its running time in seconds.
     """
@@ -106,14 +106,23 @@ class Situation:
     def uses(self) -> Mapping[NodeName, tuple[JobUse, ...]]:
         """The jobs on each node."""
         jobs = {job.key: job for job in self.running}
-        return {
-            node.name: tuple(
-                JobUse(jobs[job], gpus, max(0, size - count(gpus)))
-                for job, size, gpus in node.holders
+        uses: dict[NodeName, tuple[JobUse, ...]] = {}
+        for node in self.cluster.nodes:
+            reserved = ((held.job, held.gpus, held.unnamed) for held, _ in node.reservations())
+            holders = ((job, gpus, max(0, size - count(gpus))) for job, size, gpus in node.holders)
+            uses[node.name] = tuple(
+                JobUse(jobs[job], gpus, unnamed)
+                for job, gpus, unnamed in (*holders, *reserved)
                 if job in jobs
             )
-            for node in self.cluster.nodes
-        }
+        return uses
+
+    def seen_by(self, gang: str) -> Situation:
+        """The situation of a gang (a key): what is reserved for its own next start is free."""
+        if all(job.key != gang for job in self.running):
+            return self
+        nodes = tuple(node.unreserved_by(gang) for node in self.cluster.nodes)
+        return replace(self, cluster=replace(self.cluster, nodes=nodes))
 
     @cached_property
     def solver(self) -> Solver:

@@ -92,7 +92,7 @@ class QueueHead:
 
 def head_of(
     queue: Iterable[Waiting],
-    situation: Situation,
+    whole: Situation,
     rule: QueueRule = GPU_HOURS,
     *,
     blocked: Callable[[Waiting], bool] = lambda _: False,
@@ -102,8 +102,9 @@ def head_of(
     A gang that is `blocked` by something other than GPUs, such as its quota, reserves nothing.
     """
     for gang in queue:
-        if situation.now - gang.since < rule.after:
+        if whole.now - gang.since < rule.after:
             return None
+        situation = whole.seen_by(gang.key)
         placement = reserved_placement(gang, situation, rule)
         if placement is not None and not blocked(gang):
             head = QueueHead(
@@ -262,7 +263,8 @@ def left_for(
 ) -> Cluster:
     """The cluster with the GPUs, CPU and memory of the head reserved, as others see it.
 
-    `own` are the GPUs by node that wait for such a gang itself, since it was stopped there.
+    `own` are the GPUs by node that wait for such a gang itself, since it was stopped there. What
+    waits for the next start of the head stays reserved.
     """
     request = head.gang.request
     reserved = taken(head.seats, head.placement.gpus)
@@ -275,11 +277,14 @@ def left_for(
         mine, counted = (own or {}).get(node.name, (GPUSet(0), 0))
         if head.strict:
             gpus, unnamed = GPUSet(gpus | node.free), 0
+        for held, _ in node.reservations():
+            if held.job == head.gang.key:
+                gpus, unnamed = GPUSet(gpus | held.gpus), max(unnamed, held.unnamed)
         kept, rest = GPUSet(gpus & ~mine), max(0, unnamed - counted)
         if not (kept or rest):
             return node
         workers = min(workers, math.ceil((count(kept) + rest) / head.placement.gpus))
-        return node.reserve(
+        return node.unreserved_by(head.gang.key).reserve(
             head.gang.key,
             kept,
             unnamed=rest,

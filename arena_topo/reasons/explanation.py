@@ -9,12 +9,11 @@ explanation  all of it, with the solver's answer for a job that waits for GPUs
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -47,9 +46,6 @@ from arena_topo.solver import Placement, Refusal, Request, Unplaceable
 from arena_topo.solver import Verdict as Fits
 from arena_topo.solver.door import Solver, place
 from arena_topo.topology import Cluster
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +147,7 @@ def explain_job(backend: Backend, name: str, namespace: str, *, now: float) -> E
     else:
         facts = JobFacts(status=backend.job(name, namespace), mpijob={}, now=now)
     status, denied, look = facts.status, list(facts.denied), _Look()
-    if _waits(status):
+    if status.waits:
         if backend.pausing is None:
             look = _in_cluster(backend, facts, denied)
         else:
@@ -200,12 +196,6 @@ class _Look:
     reserved: str | None = None
     turn: QueuePosition | None = None
     starts_by: float | None = None
-
-
-def _waits(status: JobStatus) -> bool:
-    forecast = status.forecast
-    pending = status.phase is Phase.PENDING
-    return pending and forecast is not None and forecast.state == "waiting"
 
 
 def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
@@ -298,6 +288,8 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
     look = _Look(turn=_turn(facts, snapshot, mine, cluster))
     if cluster is None:
         return look
+    if mine is not None and snapshot is not None:
+        cluster = snapshot.cluster(without={mine.key})
     site = Site(backend=backend, namespace=facts.status.namespace)
     left, anew, head, starts = cluster, None, None, None
     if mine is not None and snapshot is not None and backend.queue is not None:
@@ -305,7 +297,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
         starts = None if oldest is None else oldest.starts
         left = fairness.left_to(mine, cluster, oldest, snapshot.now)
         head = None if left is cluster else oldest
-        anew = None if head else _left_anew(mine, cluster, snapshot, backend.queue, site)
+        anew = None if head else planning.left_anew(mine, cluster, snapshot, backend.queue, site)
     try:
         job = job_of(dict(facts.mpijob))
         request = request_of(job, left, site)
@@ -353,16 +345,6 @@ def _wait(
     if snapshot.now >= until:
         return None
     return waits_for(request, offer, Solver(snapshot.emptied()), until=until)
-
-
-def _left_anew(
-    mine: QueuedJob, cluster: Cluster, snapshot: Snapshot, queue: Queue, site: Site
-) -> Cluster | None:
-    """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
-    others = tuple(job for job in snapshot.jobs if job.key != mine.key)
-    last = replace(mine, created=math.inf)
-    left, head = planning.share(last, cluster, replace(snapshot, jobs=others), queue, site)
-    return None if head is None else left
 
 
 def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
@@ -470,7 +452,10 @@ def _planned_or_running(
 def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _Look:
     """The answers about a waiting job of an engine that starts jobs by their age."""
     everybody = backend.jobs(None)
-    line = sorted(filter(_waits, everybody), key=lambda status: (status.created, status.name))
+    line = sorted(
+        (other for other in everybody if other.waits),
+        key=lambda status: (status.created, status.name),
+    )
     at = next((at for at, other in enumerate(line) if other.uid == status.uid), len(line))
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=QueuePosition(place=at + 1, of=max(len(line), at + 1), ahead=ahead))

@@ -227,11 +227,10 @@ class Solver:
                 if reason is not None:
                     yield f"{name}: {reason.value}"
                 continue
-            reserved = node.reserved
-            waited_for = taken & reserved.gpus & reserved.before.free if reserved is not None else 0
+            waited_for = taken & node.reserved_gpus & node.unreserved.free
             for some, state in (
                 *_used(node, GPUSet(taken & node.healthy & ~waited_for)),
-                (waited_for, f"reserved for {'' if reserved is None else reserved.job}"),
+                *_reserved(node, GPUSet(waited_for)),
                 (taken & ~node.healthy, "broken"),
             ):
                 if some:
@@ -316,3 +315,12 @@ def _used(node: Node, gpus: GPUSet) -> Iterator[tuple[int, str]]:
             rest = GPUSet(rest & ~holder.gpus)
             yield mine, f"in use by {holder.job}"
     yield rest, "in use"
+
+
+def _reserved(node: Node, gpus: GPUSet) -> Iterator[tuple[int, str]]:
+    """Reserved GPUs of a node by gang, each with its state in words."""
+    rest = gpus
+    for reservation, _ in node.reservations():
+        if mine := rest & reservation.gpus:
+            rest = GPUSet(rest & ~mine)
+            yield mine, f"reserved for {reservation.job}"

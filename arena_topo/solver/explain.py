@@ -130,7 +130,7 @@ class _Changes:
 
     def refusals(self) -> Iterator[Refusal]:
         """Why nodes take no worker, or not enough of them, counted by reason."""
-        counts: dict[Reason, tuple[int, Node]] = {}
+        counts: dict[tuple[Reason, str | None], tuple[int, Node]] = {}
         for group, node in enumerate(self.pool.nodes):
             reason = refused(self.request, node)
             if reason is None and withheld(self.request, node):
@@ -141,10 +141,10 @@ class _Changes:
                 busy = node.free_count < self.request.gpus
                 reason = Reason.BUSY if busy else Reason.RESOURCES
                 reason = Reason.BROKEN if node.healthy_count < self.request.gpus else reason
-            nodes, example = counts.get(reason, (0, node))
-            counts[reason] = (nodes + self.pool.counts[group], example)
-        for reason, (nodes, example) in counts.items():
-            job = example.reserved_for if reason is Reason.RESERVED else None
+            cause = reason, node.reserved_for if reason is Reason.RESERVED else None
+            nodes, example = counts.get(cause, (0, node))
+            counts[cause] = (nodes + self.pool.counts[group], example)
+        for (reason, job), (nodes, example) in counts.items():
             yield Refusal(reason=reason, nodes=nodes, example=example.name, job=job)
 
     @cached_property
@@ -162,11 +162,7 @@ class _Changes:
         """What others would have to free, or do about excluded nodes; None if nothing helps."""
         release = None if self.never else Freeing(self.request, self.now).clause()
         later = None if release else self._later()
-        if later is None:
-            return release
-        idle = all(node == node.idle() for node in self.index.nodes.values())
-        empty = "all other jobs have ended and " if self.never and not idle else ""
-        return f"when {empty}{later}"
+        return release if later is None else f"when {later}"
 
     def nearest(self, release: str | None) -> str | None:
         """The changes that would make the gang fit, and a release, in words; None without any."""
@@ -354,11 +350,13 @@ class _Changes:
         yield " and ".join([*words, *(text for text, _ in dropped)]), fields
 
     def _later(self) -> str | None:
-        """What others could do about the excluded nodes, in words."""
-        later = (other for other in self.others if other.later)
-        return next(
-            (other.words for other in later if self.fits(("", {"excluded": other.excluded}))), None
-        )
+        """What others could do about the excluded nodes, now or on the idle cluster, in words."""
+        ended = [(self.idle, "all other jobs have ended and ")] if self.never else []
+        for pool, when in ((self.now, ""), *ended):
+            for other in self.others:
+                if other.later and self.fits(("", {"excluded": other.excluded}), pool=pool):
+                    return f"{when}{other.words}"
+        return None
 
 
 def _first(changes: Sequence[_T], fits: Callable[[_T], bool]) -> _T | None:

@@ -312,7 +312,7 @@ class Index:
 
     def _group(self, node: Node) -> GroupOfNodes:
         """The group of the nodes in the state of this one."""
-        machine, reserved = node.machine, node.reserved
+        machine = node.machine
         known = self._kinds.get(id(machine))
         if known is None:
             if len(self._kinds) > MOST_STATES + 2 * len(self.nodes):
@@ -334,10 +334,10 @@ class Index:
             node.allocatable,
             node.broken,
             None
-            if reserved is None
+            if node.reserved is None
             else (
-                *(reserved.gpus, reserved.unnamed),
-                *(reserved.before.free, reserved.before.unattributed),
+                *(node.reserved_for, node.reserved_gpus, node.reserved_unnamed),
+                *(node.unreserved.free, node.unreserved.unattributed),
             ),
         )
         group = self._groups.get(key)

@@ -265,11 +265,10 @@ class Freeing:
             least = self._class(replace(node, unattributed=node.unattributed - any_more))
             if least.best(load, terms) >= floor:
                 return (None,) * any_more
-        if node.reserved is not None and node.reserved.unnamed:
+        if node.reserved_unnamed:
             # Which GPUs others may free is not known.
             return None
-        reserved = 0 if node.reserved is None else node.reserved.gpus
-        free = GPUSet((node.healthy | node.free) & ~reserved)
+        free = GPUSet((node.healthy | node.free) & ~node.reserved_gpus)
         healthy = self._class(replace(node, free=free, unattributed=node.broken))
         if healthy.best(load, terms) < floor:
             return None
@@ -421,8 +420,8 @@ def _unreserved(node: Node) -> tuple[int, ...]:
     """
     if node.reserved is None or node.unattributed:
         return ()
-    in_use = node.healthy & ~node.reserved.before.free
-    return members(GPUSet(in_use & ~node.reserved.gpus)) if in_use & node.reserved.gpus else ()
+    in_use, reserved = node.healthy & ~node.unreserved.free, node.reserved_gpus
+    return members(GPUSet(in_use & ~reserved)) if in_use & reserved else ()
 
 
 def _recovery(node: Node) -> tuple[str, ...]:
@@ -437,7 +436,7 @@ def _recovery(node: Node) -> tuple[str, ...]:
 
 def _within_reach(node: Node) -> int:
     """The number of GPUs that a node can have free for a gang, once others have ended."""
-    return node.healthy_count - (0 if node.reserved is None else node.reserved.size)
+    return node.healthy_count - count(node.reserved_gpus) - node.reserved_unnamed
 
 
 def _names(names: Sequence[str]) -> str:

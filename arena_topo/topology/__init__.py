@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from arena_topo.topology.models import LANES_PER_GPU, MOST_LANES
+from arena_topo.words import listed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -337,23 +338,23 @@ NOT_READY, CORDONED = "NotReady", "cordoned"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The part of a node that the gang which comes first in the queue gets next.
+    """The part of a node that a gang gets next: the head of the queue, or one that was stopped.
 
     `job` is that gang (`namespace/name`). `gpus` are its GPUs here, free or still in use, `unnamed`
-    the number of those whose indexes are not known. `before` is the node without the reservation.
-    `since` (Unix seconds) is when these GPUs were reserved; None if that is not known.
+    the number of those whose indexes are not known; `cpu` and `memory` as of `Node`. `before` is
+    the node without this reservation, which may have others. `since` (Unix seconds) is when these
+    GPUs were reserved; None if that is not known. `restart`: they wait for the next start of a gang
+    that ran, and not for the head of the queue.
     """
 
     job: str
     gpus: GPUSet
     unnamed: int
     before: Node
+    cpu: float = 0.0
+    memory: int = 0
     since: float | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of reserved GPUs."""
-        return count(self.gpus) + self.unnamed
+    restart: bool = False
 
 
 class Holding(NamedTuple):
@@ -384,9 +385,9 @@ class Node:
     that publishes them, if there is one: then pods claim them and `resource` is its name too, so
     that no gang mixes claimed GPUs with others. `dedicated`: only placements of arena-topo run here
     (labelled and tainted, or an ACK topology node), so devices may be injected. `foreign`: pods
-    that arena-topo did not place hold GPUs. `reserved` GPUs are neither free nor in use: the gang
-    that comes first in the queue gets them. `holders` are the jobs that have GPUs here, as far as
-    they are known.
+    that arena-topo did not place hold GPUs. `reserved` GPUs are neither free nor in use; it is the
+    last reservation, and `reservations` are all. `holders` are the jobs that have GPUs here, as far
+    as they are known.
     """
 
     name: NodeName
@@ -420,8 +421,32 @@ class Node:
 
     @property
     def reserved_for(self) -> str | None:
-        """The gang that gets the reserved GPUs."""
-        return None if self.reserved is None else self.reserved.job
+        """The gangs for which idle GPUs, else GPUs in use, are reserved, for people; else None."""
+        held = list(self.reservations())
+        idle = [reservation for reservation, gpus in held if gpus]
+        jobs = dict.fromkeys(one.job for one in idle or (one for one, _ in held))
+        return listed(list(jobs)) if jobs else None
+
+    def reservations(self) -> Iterator[tuple[Reservation, int]]:
+        """Its reservations, and how many more GPUs would be free without each."""
+        node = self
+        while node.reserved is not None:
+            before = node.reserved.before
+            yield node.reserved, before.free_count - node.free_count
+            node = before
+
+    @property
+    def reserved_gpus(self) -> GPUSet:
+        """The reserved GPUs whose indexes are known, free or still in use."""
+        gpus = 0
+        for reservation, _ in self.reservations():
+            gpus |= reservation.gpus
+        return GPUSet(gpus)
+
+    @property
+    def reserved_unnamed(self) -> int:
+        """The number of the other reserved GPUs."""
+        return sum(reservation.unnamed for reservation, _ in self.reservations())
 
     @property
     def reserved_count(self) -> int:
@@ -444,7 +469,26 @@ class Node:
     @property
     def unreserved(self) -> Node:
         """The node as it would be if nobody waited."""
-        return self if self.reserved is None else self.reserved.before
+        node = self
+        while node.reserved is not None:
+            node = node.reserved.before
+        return node
+
+    def unreserved_by(self, job: str) -> Node:
+        """The node without the reservations of one gang."""
+        kept = [held for held, _ in self.reservations() if held.job != job]
+        node = self.unreserved
+        for held in reversed(kept):
+            node = node.reserve(
+                held.job,
+                held.gpus,
+                unnamed=held.unnamed,
+                cpu=held.cpu,
+                memory=held.memory,
+                since=held.since,
+                restart=held.restart,
+            )
+        return node
 
     def reserve(
         self,
@@ -455,15 +499,26 @@ class Node:
         cpu: float = 0.0,
         memory: int = 0,
         since: float | None = None,
+        restart: bool = False,
     ) -> Node:
-        """The node with these GPUs, and some CPU and memory, reserved for a job."""
+        """The node with these GPUs, and some CPU and memory, reserved for a gang."""
+        made = Reservation(
+            job=job,
+            gpus=gpus,
+            unnamed=unnamed,
+            before=self,
+            cpu=cpu,
+            memory=memory,
+            since=since,
+            restart=restart,
+        )
         return replace(
             self,
             free=GPUSet(self.free & ~gpus),
             unattributed=self.unattributed + unnamed,
             cpu=None if self.cpu is None else max(0.0, self.cpu - cpu),
             memory=None if self.memory is None else max(0, self.memory - memory),
-            reserved=Reservation(job=job, gpus=gpus, unnamed=unnamed, before=self, since=since),
+            reserved=made,
         )
 
     @property

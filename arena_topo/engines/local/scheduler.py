@@ -23,7 +23,7 @@ from msgspec import structs
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast
-from arena_topo.manifests.cause import Cause, in_words, patience_cause
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
 from arena_topo.solver import NODE_TIER, UNCONSTRAINED, Constraint, Unplaceable, Verdict
 from arena_topo.topology import (
     Cluster,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from arena_topo.engines.local.store import Job, StoredRequest
     from arena_topo.manifests.forecast import Move
     from arena_topo.queueing import Waiting
-    from arena_topo.queueing.patience import PatientWait
     from arena_topo.queueing.reservation import QueueHead
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
@@ -298,26 +297,22 @@ def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
             choose(job.submission, now)
         except Unplaceable:
             raise refused from None
-        raise Unplaceable(
-            f"{head.gang.key.partition('/')[2]} has waited longer and comes first",
-            verdict=Verdict.NOT_NOW,
-            refusals=(),
-        ) from None
+        raise _ToWait(because(CauseCode.TURN, job=head.gang.key)) from None
     _check_patience(job.submission, left)
     return forecast
 
 
-class _Patient(Unplaceable):
-    """A job waits for a better placement."""
+class _ToWait(Unplaceable):
+    """A job that fits waits nonetheless: for its turn, or for a better placement."""
 
-    def __init__(self, wait: PatientWait) -> None:
-        self.cause = patience_cause(wait)
-        super().__init__(str(self.cause), verdict=Verdict.NOT_NOW, refusals=())
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+        super().__init__(str(cause), verdict=Verdict.NOT_NOW, refusals=())
 
 
 def cause_of(refused: Unplaceable) -> Cause | None:
     """Why a job waits that was refused."""
-    return refused.cause if isinstance(refused, _Patient) else in_words(refused.sentence)
+    return refused.cause if isinstance(refused, _ToWait) else in_words(refused.sentence)
 
 
 def _check_patience(asked: StoredRequest, left: Cluster) -> None:
@@ -332,7 +327,7 @@ def _check_patience(asked: StoredRequest, left: Cluster) -> None:
     machines = Solver(local_machines(asked.emulate))
     wait = None if offer is None else waits_for(asked.request, offer, machines, until=until)
     if wait is not None:
-        raise _Patient(wait)
+        raise _ToWait(patience_cause(wait))
 
 
 def constrained(job: Job, constraint: Constraint) -> Job:
