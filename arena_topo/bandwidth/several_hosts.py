@@ -32,6 +32,7 @@ def estimate(
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
     network: float | None = None,
+    limit: float = math.inf,
     among: int | None = None,
     ranks: int | None = None,
     constants: Constants = FITTED,
@@ -41,10 +42,11 @@ def estimate(
     Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA if the
     chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
     network lets each machine send, if that is given, and infinite for a rate that is applied
-    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among`, these are
-    some hosts of a job of so many hosts on several machines with `ranks` GPUs, and the result is
-    the limit by these hosts: the job gets the minimum of this over its machines, and of
-    `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
+    elsewhere: NICs of known speed count up to it, and those of unknown speed send as much in all.
+    `limit` is GB/s that no machine sends more than, which says nothing about its NICs. With
+    `among`, these are some hosts of a job of so many hosts on several machines with `ranks` GPUs,
+    and the result is the limit by these hosts: the job gets the minimum of this over its machines,
+    and of `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -54,6 +56,8 @@ def estimate(
         hosts=among or len(hosts),
         ranks=ranks or sum(host.size for host in hosts),
         tree=algorithm is not Algorithm.RING,
+        network=network,
+        limit=limit,
     )
     if job.ranks == 1:
         return None
@@ -70,15 +74,15 @@ def estimate(
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
         # Between pods of one machine only its NICs limit the traffic, not the network.
-        limit = over_nics(hosts, job, None if local else network, constants, doubts)
+        between = over_nics(hosts, job.local if local else job, constants, doubts)
     elif local:
-        limit = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
+        between = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
-        limit = over_tcp(hosts, job, network, constants, doubts)
+        between = over_tcp(hosts, job, constants, doubts)
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
-        limit = _least(limit, _ceiling(host, job, wire, algorithm, constants))
-    return limit
+        between = _least(between, _ceiling(host, job, wire, algorithm, constants))
+    return between
 
 
 def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:

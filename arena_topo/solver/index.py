@@ -9,13 +9,14 @@ whatever changed before.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from arena_topo.bandwidth import network_limit
+from arena_topo.bandwidth import Wire, network_limit
 from arena_topo.solver import Request
 from arena_topo.solver.fragmentation import Proximity, proximity, spreads
 from arena_topo.solver.gpu_sets import UNLIMITED
@@ -89,6 +90,8 @@ class Index:
         self.nodes = {node.name: node for node in cluster.nodes}
         self._cluster: Cluster | None = cluster
         self._loads: dict[tuple[object, ...], tuple[Machine, Loads]] = {}
+        self._assumed: set[Wire] = set()
+        """The wires for which the NICs of some machine are of unknown speed."""
         self._kinds: dict[int, tuple[Machine, int]] = {}
         self._kind_numbers: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
@@ -357,6 +360,7 @@ class Index:
             if len(self._loads) > MOST_STATES + 2 * len(self.nodes):
                 self._loads.clear()
             known = self._loads[key] = machine, loads_of(machine)
+            self._assumed |= {wire for wire in Wire if known[1].nics_assumed(wire)}
         return known[1]
 
     def proximity(self, machine: Machine) -> Proximity:
@@ -373,6 +377,11 @@ class Index:
         """The distance of nodes that first meet at this level: 1 for the nearest tier."""
         return len(self.fabric.tiers) - level
 
+    def separates(self, level: int) -> bool:
+        """Whether some nodes first meet at this level."""
+        nearest = level == len(self.fabric.tiers) - 1
+        return nearest or any(len(domain.children) > 1 for domain in self.levels[level])
+
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
         """GB/s that the network allows to a gang whose nodes first meet at a level."""
         if hosts not in AMONG:
@@ -387,13 +396,17 @@ class Index:
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
+        network = None if level is None else rate_of_level(self.fabric, level)
+        if network is not None and request.wire not in self._assumed:
+            # NICs of known speed count up to the rate of any network, which is applied to the gang.
+            network = math.inf
         return Terms(
             hosts=hosts,
             gpus=request.gpus,
             ranks=request.workers * request.gpus,
             joined=request.joined,
             wire=request.wire,
-            rated=level is not None and rate_of_level(self.fabric, level) is not None,
+            network=network,
         )
 
     def spreads(self, request: Request) -> bool:

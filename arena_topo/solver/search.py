@@ -268,12 +268,16 @@ class Search:
             if nodes.capacity >= workers and nodes.assumed(terms)
         }
         ways = () if self._single or limit == 0 else self._ways(limit)
-        rates = (
-            self._speeds(way, known=False) - self._speeds(way, known=True)
-            for way in ways
-            if not way.terms.rated
-        )
-        return max(alone.union(*rates), default=0.0)
+        several = (self._most_assumed(way) for way in ways if way.terms.network is None)
+        return max([*alone, *several], default=0.0)
+
+    def _most_assumed(self, way: Way) -> float:
+        """GB/s of a way that a placement with an assumed node may give at most."""
+        if not way.parts:
+            return min(self.candidates.most_assumed(way.kind, way.terms), way.network)
+        nodes = (nodes for _, nodes in self.candidates.of(way.kind))
+        some = any(own.assumed(way.terms) for own in nodes)
+        return max(self._speeds(way, known=False), default=0.0) if some else 0.0
 
     # Feasibility
 
@@ -363,6 +367,8 @@ class Search:
         for level in range(len(self.index.fabric.tiers) - 1, WHOLE - 1, -1):
             if self.index.distance(level) > limit:
                 return
+            if not self.index.separates(level):
+                continue
             ways = list(_meeting(self.request, self.index, level))
             nvlink = _is_nvlink(self.index, level)
             for kind, joined in self._joined.items():

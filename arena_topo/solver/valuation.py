@@ -13,7 +13,6 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
 from arena_topo.solver import BEYOND, NODE_TIER, Assignment, Placement, Proof, Request
@@ -56,18 +55,17 @@ def value_placement(
             joined=joined,
         )
         among = several if len(used) > 1 else None
-        on = partial(estimate, hosts, among=among, ranks=terms.ranks, wire=wire)
-        value = on(network=network)
-        limit = None if math.isinf(most) else on(network=most)
-        return value if value is None or limit is None else _slower(value, limit)
+        return estimate(
+            hosts, among=among, ranks=terms.ranks, wire=wire, network=network, limit=most
+        )
 
     def terms_of(*, joined: bool) -> Terms:
         hosts = Hosts.NODE
         if len(used) > 1:
             two = (len(used) if joined else len(seats)) == AMONG[Hosts.TWO]
             hosts = Hosts.TWO if two else Hosts.SEVERAL
-        ranks, rated = len(seats) * gpus, network is not None
-        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
+        ranks = len(seats) * gpus
+        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, network=network)
 
     bandwidth, worst = of(joined=joined), None
     if blind:
@@ -188,14 +186,3 @@ def limit_of_level(cluster: Cluster, level: int) -> float:
 def _rates(cluster: Cluster) -> list[float | None]:
     """GB/s of all levels, from `beyond` inward."""
     return [cluster.beyond, *(tier.bandwidth for tier in cluster.tiers)]
-
-
-def _slower(first: Estimate, second: Estimate) -> Estimate:
-    """The slower of two estimates, end by end."""
-    value = min(first, second, key=lambda value: value.point)
-    return replace(
-        value,
-        low=min(first.low, second.low),
-        high=max(value.point, min(first.high, second.high)),
-        assumed=first.assumed,
-    )
