@@ -21,11 +21,8 @@ from arena_topo.solver import Request
 from arena_topo.solver.fragmentation import Proximity, proximity, spreads
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
-from arena_topo.solver.valuation import limit_of_level, rate_of_level
+from arena_topo.solver.valuation import CLUSTER_LEVEL, limit_of_level, rate_of_level
 from arena_topo.topology import Cluster, Machine, Node, NodeName, natural
-
-WHOLE = -1
-"""The level of the whole cluster, coarser than any tier."""
 
 MOST_STATES = 4_096
 """The states of nodes, beyond twice the number of nodes, that an index remembers."""
@@ -137,11 +134,11 @@ class Index:
             group.nodes += 1
             free[leaf] += group.takeable
         self.levels: dict[int, list[Domain]] = {
-            level: [] for level in range(WHOLE, len(self.fabric.tiers))
+            level: [] for level in range(CLUSTER_LEVEL, len(self.fabric.tiers))
         }
         self.paths: list[tuple[Domain, ...]] = [()] * len(ordered)
         """The domains of each leaf, coarse to near."""
-        self.whole = self._domain(ordered, 0, WHOLE)
+        self.whole = self._domain(ordered, 0, CLUSTER_LEVEL)
         for leaf, gpus in enumerate(free):
             for domain in (self.whole, *self.paths[leaf]):
                 domain.free += gpus
@@ -165,7 +162,7 @@ class Index:
                 at += len(nested)
         domain = Domain(len(own), range(start, start + len(paths)), children)
         own.append(domain)
-        if level != WHOLE:
+        if level != CLUSTER_LEVEL:
             for leaf in domain.leaves:
                 self.paths[leaf] = (domain, *self.paths[leaf])
         return domain

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.solver import (
-    BEYOND,
     Placement,
     Proof,
     Request,
@@ -36,11 +35,17 @@ from arena_topo.solver.domains import (
     search_of,
 )
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
-from arena_topo.solver.index import WHOLE, Index
+from arena_topo.solver.index import Index
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.parts import PartSearch, preference, searches_of
-from arena_topo.solver.valuation import Seat, limit_of_level, rate_of_level, value_placement
-from arena_topo.topology import NVLINK, GPUSet, natural
+from arena_topo.solver.valuation import (
+    CLUSTER_LEVEL,
+    Seat,
+    limit_of_level,
+    rate_of_level,
+    value_placement,
+)
+from arena_topo.topology import BEYOND, NVLINK, GPUSet, natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -118,7 +123,7 @@ def outermost(request: Request, index: Index) -> Iterator[Way]:
     """
     workers, tiers = request.workers, index.fabric.tiers
     farthest = distances(index.fabric)[request.required or BEYOND]
-    alone = Way(WHOLE, index.terms(request, Hosts.NODE), Demand(workers, 1))
+    alone = Way(CLUSTER_LEVEL, index.terms(request, Hosts.NODE), Demand(workers, 1))
     if farthest == 0 or workers == 1 or request.max_nodes == 1:
         yield alone
         return
@@ -364,7 +369,7 @@ class Search:
 
     def _ways(self, limit: int) -> Iterator[Way]:
         """The ways to place the gang on several nodes, nearest levels first."""
-        for level in range(len(self.index.fabric.tiers) - 1, WHOLE - 1, -1):
+        for level in range(len(self.index.fabric.tiers) - 1, CLUSTER_LEVEL - 1, -1):
             if self.index.distance(level) > limit:
                 return
             if not self.index.separates(level):

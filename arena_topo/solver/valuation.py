@@ -15,10 +15,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
-from arena_topo.solver import BEYOND, NODE_TIER, Assignment, Placement, Proof, Request
+from arena_topo.solver import Assignment, Placement, Proof, Request
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
-from arena_topo.topology import NVLINK, Cluster, GPUSet, Machine, Node, NodeName, count, gpu_set
+from arena_topo.topology import (
+    BEYOND,
+    NODE_TIER,
+    NVLINK,
+    Cluster,
+    GPUSet,
+    Machine,
+    Node,
+    NodeName,
+    count,
+    gpu_set,
+)
 from arena_topo.topology.models import MODELS
+
+CLUSTER_LEVEL = -1
+"""The level of the whole cluster, coarser than any tier: nodes that share no tier meet there.
+
+Other levels are the indexes of tiers, and nodes are one level nearer than the nearest tier.
+"""
 
 Seat = tuple[Node, tuple[int, ...]]
 """The node and the GPUs of one worker; no GPUs if the kubelet picks them."""
@@ -88,10 +105,10 @@ def value_placement(
 
 
 def level_name(cluster: Cluster, level: int | None) -> str:
-    """The level_name for a level: `node` for None, the name of a tier, `beyond`."""
+    """The word for a level: `node` for None, the name of a tier, `beyond`."""
     if level is None:
         return NODE_TIER
-    return BEYOND if level < 0 else cluster.tiers[level].name
+    return BEYOND if level == CLUSTER_LEVEL else cluster.tiers[level].name
 
 
 def _hosts(
@@ -155,21 +172,21 @@ def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
 
 
 def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
-    """The nearest common level of nodes: the index of a tier, -1 beyond all, None for one node."""
+    """The nearest common level of nodes; None for one node."""
     if len({node.name for node in nodes}) == 1:
         return None
     return next(
         (
             at
-            for at in range(len(cluster.tiers) - 1, -1, -1)
+            for at in reversed(range(len(cluster.tiers)))
             if len({node.domains[: at + 1] for node in nodes}) == 1
         ),
-        -1,
+        CLUSTER_LEVEL,
     )
 
 
 def rate_of_level(cluster: Cluster, level: int) -> float | None:
-    """GB/s of a tier by its index, or beyond all (-1); None if it is not known.
+    """GB/s of a level; None if it is not known.
 
     Networks are not faster further out, so the rate of the next known level further out is a lower
     bound, and is taken for that of a level without one.
