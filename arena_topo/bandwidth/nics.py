@@ -14,7 +14,7 @@ from arena_topo.bandwidth.rates import (
     known_model,
     path_rate,
     pcie_generation_of,
-    shared,
+    per_host,
 )
 from arena_topo.topology import GPUSet, LinkKind, Machine, Plugin, Software, count, members
 from arena_topo.topology.models import Model
@@ -124,7 +124,7 @@ def _sent(
                 sent[at] += rate / users[card]
         notes = frozenset(speeds[card][1] for card in own) - {""}
         if notes and job.network is not None:
-            part = shared(job.network, len(pods))
+            part = per_host(job.network, len(pods))
             sent = [part, part, max(part, sent[2])]
             notes = frozenset()
             if len(pods) > 1 and math.isfinite(part):

@@ -56,7 +56,7 @@ def path_rate(kind: LinkKind, constants: Constants) -> Factor:
     return constants.pcie_host
 
 
-def shared(rate: float, hosts: int) -> float:
+def per_host(rate: float, hosts: int) -> float:
     """GB/s of each of some hosts that have the NICs of a machine, which send `rate`, in common.
 
     A ring carries the same between any two neighbours, on one machine as well. Only one of these

@@ -10,7 +10,7 @@ from dataclasses import replace
 from arena_topo.bandwidth import fitted
 from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
 from arena_topo.bandwidth.fitted import Constants
-from arena_topo.bandwidth.rates import FROM_AMPERE, known_model, shared
+from arena_topo.bandwidth.rates import FROM_AMPERE, known_model, per_host
 from arena_topo.topology import Machine
 
 
@@ -25,7 +25,7 @@ def over_tcp(
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     rates = {
-        name: shared(
+        name: per_host(
             max((nic.speed or 0.0 for nic in machine.nics), default=0.0) or job.network or 0.0,
             pods[name],
         )
