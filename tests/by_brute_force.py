@@ -58,11 +58,11 @@ def rate_of(distance: int, on: Cluster) -> float | None:
     return next(known, None) if distance else None
 
 
-def limits(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> list[float]:
-    """GB/s that no job gets more of: of each nearer level, and of the nodes' own networks."""
+def limit_of(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> float:
+    """GB/s that no node sends more than: of each nearer level, and of the nodes' own networks."""
     nearer = [tier.bandwidth for tier in reversed(on.tiers)][: max(0, distance - 1)]
     own = [node.network for node in nodes] if distance and request.wire is Wire.RDMA else []
-    return [rate for rate in (*nearer, *own) if rate is not None and math.isfinite(rate)]
+    return min([rate for rate in (*nearer, *own) if rate is not None], default=math.inf)
 
 
 def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
@@ -94,9 +94,8 @@ def value(pods: Pods, request: Request, on: Cluster, *, joined: bool) -> Estimat
         used.append((domain, id(node.machine), first_like(id(node.machine), frozenset(hosts))))
     nodes = [node for node, _ in of.values()]
     distance = level_of(nodes, on)
-    rates = [rate_of(distance, on), *limits(distance, nodes, request, on)]
-    values = [reached(tuple(sorted(used)), request.wire, rate) for rate in dict.fromkeys(rates)]
-    return min(filter(None, values), key=lambda value: value.point, default=None)
+    network, limit = rate_of(distance, on), limit_of(distance, nodes, request, on)
+    return reached(tuple(sorted(used)), request.wire, network, limit)
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -149,7 +148,9 @@ def exchangeable(machine: Machine, one: int, other: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def reached(used: tuple[Used, ...], wire: Wire, network: float | None) -> Estimate | None:
+def reached(
+    used: tuple[Used, ...], wire: Wire, network: float | None, limit: float
+) -> Estimate | None:
     """What NCCL reaches on these nodes; the names of equal ones are all that differs."""
     hosts: list[Host] = []
     domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
@@ -160,7 +161,7 @@ def reached(used: tuple[Used, ...], wire: Wire, network: float | None) -> Estima
         else:
             hosts += [Host.of(machine, gpus) for gpus in sets]
     hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
-    return estimate(hosts, wire=wire, network=network)
+    return estimate(hosts, wire=wire, network=network, limit=limit)
 
 
 @functools.cache
@@ -329,6 +330,11 @@ def planned_band(used: Loads, request: Request, on: Cluster) -> float:
 
 def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
     """The key of the best placement; None if there is none. ValueError for too many to try."""
+    return preferred(every(request, on, most))
+
+
+def every(request: Request, on: Cluster, most: int) -> list[Key]:
+    """The keys of all placements. ValueError for too many to try."""
     found: list[Key] = []
     tried = 0
     for side in sides(request, on):
@@ -347,7 +353,7 @@ def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
                 worst, point = promised(choice, request, on)
                 if point >= request.min_bandwidth:
                     found.append(worst)
-    return preferred(found)
+    return found
 
 
 def preferred(found: Sequence[Key]) -> Key | None:

@@ -159,6 +159,42 @@ def test_pods_that_share_a_nic_share_its_bandwidth():
 # ---------------------------------------------------------------- what decides
 
 
+@pytest.mark.parametrize(("wire", "alone"), [(Wire.RDMA, 11.64), (Wire.TCP, 4.47)])
+def test_pods_share_the_network_of_a_node_whose_nics_are_not_known(wire, alone):
+    """The rate that somebody gave is what the node sends in all, so it is no guess."""
+
+    def pods(on_the_first: int) -> Estimate:
+        first_node, second = (presets.preset_machine("dgx-1-v100", name) for name in "ab")
+        hosts = [Host.of(first_node, gpu_set((gpu,))) for gpu in range(on_the_first)]
+        found = estimate([*hosts, Host.of(second, first(1))], wire=wire, network=12.5)
+        assert found is not None
+        assert not found.guess
+        return found
+
+    assert pods(1).point == pytest.approx(alone, abs=0.01)
+    assert pods(2).point == pytest.approx(alone / 2, rel=0.1)
+    assert pods(8).point < alone / 4
+    if wire is Wire.RDMA:
+        assert pods(8).point == pytest.approx(alone / 8, rel=0.01)
+        # The NICs may be faster than the network, of which the ring takes only one way.
+        assert pods(8).high == pytest.approx(6.25)
+        assert "NICs of a node that send 12.5 GB/s in all" in pods(8).assumed
+
+
+def test_pods_with_known_nics_do_not_share_the_network_which_their_ring_leaves_once():
+    node = NICs(number=8, speed=50.0).of(presets.preset_machine("hgx-h100", "a"))
+    other = replace(node, name="b")
+    hosts = [Host.of(node, gpu_set((gpu,))) for gpu in range(8)]
+    hosts += [Host.of(other, gpu_set((gpu,))) for gpu in range(8)]
+    assert point(hosts, network=100.0) == point(hosts, network=400.0)
+    assert point(hosts, network=25.0) == pytest.approx(0.931 * 25)
+
+
+def test_a_fast_network_makes_no_gpu_faster_than_its_pcie_port():
+    hosts = [Host.of(presets.preset_machine("dgx-1-v100", name), first(1)) for name in "abc"]
+    assert point(hosts, wire=Wire.RDMA, network=400.0) == pytest.approx(12.0)
+
+
 def test_one_gpu_off_the_fabric_makes_the_sets_with_it_slow_and_no_others():
     whole = presets.preset_machine("hgx-h100", "node")
     links = [list(row) for row in whole.links]

@@ -76,11 +76,11 @@ def test_a_pod_is_never_larger_than_the_largest_node():
 
 
 def test_pods_that_do_not_share_a_node_are_worth_more_than_fewer_broken_nodes():
-    """Pairs would fill a and b, three of them on a; two quads need not share any node."""
+    """Four pairs would break four nodes to have the network of each alone; two quads need two."""
     frees = {"a": 0b111111, "b": 0b11, "c": 0b1111, "d": 0b1111}
     world = cluster(*(node(name, HGX, free) for name, free in frees.items()), beyond=12.5)
     pairs = place(request_of(a_job(gpus=2, rdma=True), world), world)
-    assert set(pairs.nodes) == {"a", "b"}
+    assert set(pairs.nodes) == {"a", "b", "c", "d"}
     job = shape.shaped(a_job(workers=8, rdma=True), world)
     assert of_shape(job) == (2, 4)
     assert len(place(request_of(job, world), world).nodes) == 2

@@ -161,9 +161,10 @@ def check(seed: int, most: int = MOST) -> bool:
     on = worlds(rng)
     request = requests(rng, on)
     try:
-        expected = brute.best(request, on, most=most)
+        keys = brute.every(request, on, most=most)
     except ValueError:
         return False
+    expected = brute.preferred(keys)
     if expected is None:
         assert best_choice(request, Index(on)) is None, seed
         # What a refusal says takes longer to check than the rest; see `test_solver_explain.py`.
@@ -185,6 +186,9 @@ def check(seed: int, most: int = MOST) -> bool:
         assert found.inside == pytest.approx(expected.inside), seed
     point = answer.bandwidth.point if answer.bandwidth is not None else float("inf")
     assert point <= answer.proof.bound * (1 + 1e-9), seed
+    if answer.proof.optimal and not answer.proof.rated:
+        fastest = min(one.band for one in keys if one.reach <= expected.reach)
+        assert brute.band(answer.proof.bound * (1 + 1e-9)) >= -fastest, seed
     if answer.proof.optimal and brute.band(point) > -expected.band:
         planned = brute.best(replace(request, blind=False), on)
         assert planned is not None
@@ -362,6 +366,20 @@ def test_no_placement_gives_more_than_the_bound_of_the_best_where_a_nearer_one_i
     pods = [(one, gpu_set((gpu,))) for one, gpu in wide]
     other = brute.value(pods, request, on, joined=True)
     assert answer.bandwidth.point < other.point <= answer.proof.bound
+
+
+def test_pods_share_the_given_network_of_a_node_of_unknown_nics_and_spread_for_it():
+    on = cluster(
+        *(node(f"n{at}", V100, domains=("l",)) for at in range(4)),
+        tiers=(Tier(name="leaf", bandwidth=12.5),),
+    )
+    request = Request(workers=32, gpus=1, joined=False, wire=Wire.RDMA)
+    answer = place(request, on)
+    assert answer.bandwidth.point == pytest.approx(0.931 * 12.5 / 8)
+    assert not answer.bandwidth.guess
+    assert answer.proof.optimal
+    assert not answer.proof.rated
+    assert set(place(replace(request, workers=16), on).loads.values()) == {4}
 
 
 @pytest.mark.parametrize(("speed", "left_out"), [(None, True), (12.5, False)])

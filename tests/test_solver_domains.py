@@ -67,7 +67,8 @@ GAPS = cluster(*(node(f"n{at}", RING6) for at in range(3)), beyond=40.0)
 def test_nine_workers_on_rings_of_six_take_three_nodes_or_give_up_the_ring(limit, rings):
     answer = place(Request(workers=9, gpus=1, max_nodes=limit, wire=Wire.RDMA), GAPS)
     assert len(answer.nodes) == rings
-    assert (answer.bandwidth.point > 15) is (rings == 3)
+    # With three nodes the PCIe port of the ninth GPU is the limit, and not a host without a ring.
+    assert (answer.bandwidth.point == pytest.approx(12.0)) is (rings == 3)
 
 
 def test_a_gang_that_gaps_keep_from_the_nodes_it_may_use_does_not_fit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -123,11 +124,27 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible."""
+    """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible.
+
+    `network` is GB/s of the network between machines, if its rate is known, and `limit` the most
+    that it may have.
+    """
 
     hosts: int
     ranks: int
     tree: bool = True
+    network: float | None = None
+    limit: float = math.inf
+
+    @property
+    def most(self) -> float:
+        """GB/s that no machine sends more than."""
+        return self.limit if self.network is None else min(self.network, self.limit)
+
+    @property
+    def local(self) -> Traffic:
+        """The same without a network."""
+        return replace(self, network=None, limit=math.inf)
 
     @property
     def once(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,7 @@ from arena_topo.bandwidth.rates import (
     known_model,
     path_rate,
     pcie_generation_of,
+    per_host,
 )
 from arena_topo.topology import GPUSet, LinkKind, Machine, Plugin, Software, count, members
 from arena_topo.topology.models import Model
@@ -23,14 +25,10 @@ SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
 
 
 def over_nics(
-    hosts: Sequence[Host],
-    job: Traffic,
-    network: float | None,
-    constants: Constants,
-    doubts: set[str],
+    hosts: Sequence[Host], job: Traffic, constants: Constants, doubts: set[str]
 ) -> Estimate:
     """The limit by RDMA between the hosts alone."""
-    rails, assumed = _rails(hosts, job, network, constants)
+    rails, assumed = _rails(hosts, job, constants)
     net, once = constants.network, job.once
     point = net.value * once * rails.value
     low = min(net.low, fitted.UNTUNED)
@@ -39,19 +37,18 @@ def over_nics(
         low=min(low * rails.low, point),
         high=min(net.high, 1.0) * once * rails.high,
         regime=Regime.TWO_HOSTS if job.two else Regime.HOSTS,
-        limited_by=(
-            Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
-        ),
+        limited_by=Limit.NETWORK if rails.value >= job.most else Limit.NICS,
         latency=constants.latency["network"],
         ranks=job.ranks,
         assumed=tuple(sorted(doubts | assumed)),
-        guess=bool(assumed),
+        # An assumed NIC is no guess at what it cannot limit.
+        guess=job.network is None and bool(assumed) and rails.low < rails.high,
     )
 
 
 def ring_over_nics(host: Host, job: Traffic, constants: Constants) -> float:
     """GB/s of a ring through the NICs of one host."""
-    return constants.network.value * _rails([host], job, None, constants)[0].value
+    return constants.network.value * _rails([host], job.local, constants)[0].value
 
 
 def usual_nics(machine: Machine) -> Machine:
@@ -63,13 +60,8 @@ def usual_nics(machine: Machine) -> Machine:
     return NICs(number=number, speed=None).of(machine)
 
 
-def _rails(
-    hosts: Sequence[Host], job: Traffic, network: float | None, constants: Constants
-) -> tuple[Factor, set[str]]:
-    """GB/s that the weakest host sends over its NICs and the network, and the assumptions.
-
-    If the rate of the network is known, NICs of assumed speed do not count.
-    """
+def _rails(hosts: Sequence[Host], job: Traffic, constants: Constants) -> tuple[Factor, set[str]]:
+    """GB/s that the weakest host sends over its NICs and the network, and the assumptions."""
     machines: dict[str, Machine] = {}
     pods: dict[str, list[tuple[int, GPUSet]]] = {}
     for at, host in enumerate(hosts):
@@ -79,17 +71,15 @@ def _rails(
     totals = [(0.0, 0.0, 0.0)] * len(hosts)
     doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
     for name, machine in machines.items():
-        by_pod = _sent(usual_nics(machine), [gpus for _, gpus in pods[name]], job, constants)
-        for (at, _), (own, notes) in zip(pods[name], by_pod, strict=True):
-            rates = own
-            if network is not None:
-                rates = (network,) * 3 if notes else _at_most(own, network)
+        own = [gpus for _, gpus in pods[name]]
+        by_pod = _sent(usual_nics(machine), own, job, constants)
+        for (at, _), (sent, notes) in zip(pods[name], by_pod, strict=True):
+            rates = _at_most(sent, job.most)
             value, low, high = totals[at]
             totals[at] = (value + rates[0], low + rates[1], high + rates[2])
             doubts[at] |= notes
     value, low, high = (min(column) for column in zip(*totals, strict=True))
-    assumed = set() if network is not None else set().union(*doubts)
-    return Factor(value=value, low=low, high=high), assumed
+    return Factor(value=value, low=low, high=high), set().union(*doubts)
 
 
 _Range = tuple[float, float, float]
@@ -107,14 +97,18 @@ def sent_by(
 
     The job has `among` hosts and `ranks` GPUs; `network` as in `estimate`.
     """
-    host, job = Host.of(usual_nics(machine), gpus), Traffic(hosts=among, ranks=ranks)
-    return _rails([host], job, network, FITTED)[0].value
+    host = Host.of(usual_nics(machine), gpus)
+    return _rails([host], Traffic(hosts=among, ranks=ranks, network=network), FITTED)[0].value
 
 
 def _sent(
     machine: Machine, pods: Sequence[GPUSet], job: Traffic, constants: Constants
 ) -> Iterator[tuple[_Range, frozenset[str]]]:
-    """GB/s that each pod of a machine sends over its NICs, with its range, and the assumptions."""
+    """GB/s that each pod of a machine sends over its NICs, with its range, and the assumptions.
+
+    NICs of unknown speed send as much as the network takes from a machine, if that is known, in all
+    pods together.
+    """
     speeds = _speeds(machine)
     cards = [
         {card for gpu in members(gpus) for card in _nearest(machine, speeds, gpu)} for gpus in pods
@@ -128,6 +122,13 @@ def _sent(
             speed = speeds[card][0]
             for at, rate in enumerate((speed.value, speed.low, speed.high)):
                 sent[at] += rate / users[card]
+        notes = frozenset(speeds[card][1] for card in own) - {""}
+        if notes and job.network is not None:
+            part = per_host(job.network, len(pods))
+            sent = [part, part, max(part, sent[2])]
+            notes = frozenset()
+            if len(pods) > 1 and math.isfinite(part):
+                notes = frozenset({f"NICs of a node that send {job.network:g} GB/s in all"})
         if generation is not None:
             port = path_rate(LinkKind.PIX, constants).value * 2.0 ** (
                 generation - ASSUMED_GENERATION
@@ -143,7 +144,6 @@ def _sent(
             # GPUDirect RDMA is meant for PCIe switches (NCCL_NET_GDR_LEVEL is PXB).
             sent[1] *= fitted.FAR_NIC
         sent = [rate * share for rate, share in zip(sent, by_software, strict=True)]
-        notes = frozenset(speeds[card][1] for card in own) - {""}
         yield (sent[0], sent[1], sent[2]), notes
 
 

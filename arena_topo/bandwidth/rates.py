@@ -56,6 +56,15 @@ def path_rate(kind: LinkKind, constants: Constants) -> Factor:
     return constants.pcie_host
 
 
+def per_host(rate: float, hosts: int) -> float:
+    """GB/s of each of some hosts that have the NICs of a machine, which send `rate`, in common.
+
+    A ring carries the same between any two neighbours, on one machine as well. Only one of these
+    ways leaves the machine, so what lies between machines is not shared.
+    """
+    return rate / hosts
+
+
 def assumptions(machine: Machine) -> set[str]:
     """The facts about a machine that are assumed."""
     notes: set[str] = set()

@@ -34,6 +34,7 @@ def estimate(
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
     network: float | None = None,
+    limit: float = math.inf,
     among: int | None = None,
     ranks: int | None = None,
     constants: Constants = FITTED,
@@ -43,10 +44,11 @@ def estimate(
     Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA if the
     chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
     network lets each machine send, if that is given, and infinite for a rate that is applied
-    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among`, these are
-    some hosts of a job of so many hosts on several machines with `ranks` GPUs, and the result is
-    the limit by these hosts: the job gets the minimum of this over its machines, and of
-    `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
+    elsewhere: NICs of known speed count up to it, and those of unknown speed send as much in all.
+    `limit` is GB/s that no machine sends more than, which says nothing about its NICs. With
+    `among`, these are some hosts of a job of so many hosts on several machines with `ranks` GPUs,
+    and the result is the limit by these hosts: the job gets the minimum of this over its machines,
+    and of `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -56,6 +58,8 @@ def estimate(
         hosts=among or len(hosts),
         ranks=ranks or sum(host.size for host in hosts),
         tree=algorithm is not Algorithm.RING,
+        network=network,
+        limit=limit,
     )
     if job.ranks == 1:
         return None
@@ -72,23 +76,23 @@ def estimate(
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
         # Between pods of one machine only its NICs limit the traffic, not the network.
-        limit = over_nics(hosts, job, None if local else network, constants, doubts)
+        between = over_nics(hosts, job.local if local else job, constants, doubts)
     elif local:
-        limit = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
+        between = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
-        limit = over_tcp(hosts, job, network, constants, doubts)
+        between = over_tcp(hosts, job, constants, doubts)
     pool = None if local else _pool(list(machines.values()), job, wire)
     if pool is not None:
-        limit = _calibrated(limit, pool, hosts, job)
+        between = _calibrated(between, pool, hosts, job)
     elif not local and (other := next(iter(machines.values())).pool) is not None:
         lacks = f"calibration {other.name} has no job on {job.hosts} such hosts over {wire.upper()}"
-        limit = replace(limit, assumed=(*limit.assumed, lacks))
+        between = replace(between, assumed=(*between.assumed, lacks))
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
         ceiling = _ceiling(host, job, wire, algorithm, constants)
         # What was measured between hosts includes their insides, as far as it can.
-        limit = _least(limit, ceiling if pool is None else replace(ceiling, point=ceiling.high))
-    return limit
+        between = _least(between, ceiling if pool is None else replace(ceiling, point=ceiling.high))
+    return between
 
 
 def _pool(machines: Sequence[Machine], job: Traffic, wire: Wire) -> PoolRates | None:

@@ -10,32 +10,33 @@ from dataclasses import replace
 from arena_topo.bandwidth import fitted
 from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
 from arena_topo.bandwidth.fitted import Constants
-from arena_topo.bandwidth.rates import FROM_AMPERE, known_model
+from arena_topo.bandwidth.rates import FROM_AMPERE, known_model, per_host
 from arena_topo.topology import Machine
 
 
 def over_tcp(
-    hosts: Sequence[Host],
-    job: Traffic,
-    network: float | None,
-    constants: Constants,
-    doubts: set[str],
+    hosts: Sequence[Host], job: Traffic, constants: Constants, doubts: set[str]
 ) -> Estimate:
     """Sockets between machines: a share of one NIC, which the pods of a machine share.
 
-    A NIC of unknown speed is ignored: pods without RDMA seldom use the rails.
+    A NIC of unknown speed is ignored, as pods without RDMA seldom use the rails: the NIC is as fast
+    as the network, if its rate is known.
     """
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     rates = {
-        name: max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[name]
+        name: per_host(
+            max((nic.speed or 0.0 for nic in machine.nics), default=0.0) or job.network or 0.0,
+            pods[name],
+        )
         for name, machine in machines.items()
     }
     notes, guess = sorted(doubts), False
-    known = [rate for rate in rates.values() if rate] + ([] if network is None else [network])
+    known = [rate for rate in rates.values() if rate]
+    known += [] if math.isinf(job.most) else [job.most]
     ranges = [socket_range(min(known))] if known else []
     unnamed = [machines[name] for name, rate in rates.items() if not rate]
-    if network is None and unnamed:
+    if job.network is None and unnamed:
         unknown = min(map(unknown_range, unnamed))
         ranges.append(unknown)
         if ranges[0] >= unknown:

@@ -17,7 +17,6 @@ from arena_topo.manifests import Binding, Mechanisms, render
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
-    BEYOND,
     PACK_ABOVE,
     UNCONSTRAINED,
     Constraint,
@@ -28,7 +27,7 @@ from arena_topo.solver import (
     Request,
     distances,
 )
-from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
+from arena_topo.topology import BEYOND, TAINT, Cluster, Node, NodeName, Taint, natural
 from arena_topo.topology.fabric import KNOWN_LEVELS
 from arena_topo.topology.nics import is_rdma
 

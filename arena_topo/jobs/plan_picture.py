@@ -32,8 +32,8 @@ from arena_topo.jobs.training_view import training_line
 from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
 from arena_topo.manifests import PlacementForecast, estimates
-from arena_topo.solver import NODE_TIER, Placement
-from arena_topo.topology import Cluster, GPUSet, NodeName, members
+from arena_topo.solver import Placement
+from arena_topo.topology import NODE_TIER, Cluster, GPUSet, NodeName, members
 
 _WIDEST = 1120.0
 """The most pixels of two placements side by side: the full size of a page or a slide."""

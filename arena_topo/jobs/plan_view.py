@@ -21,8 +21,10 @@ from arena_topo.layout import NOTHING, align, clock, number
 from arena_topo.manifests import PlacementForecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
-from arena_topo.solver import BEYOND, NODE_TIER, Placement
+from arena_topo.solver import Placement
 from arena_topo.topology import (
+    BEYOND,
+    NODE_TIER,
     Cluster,
     GPUSet,
     NodeName,

@@ -489,6 +489,12 @@ class Candidates:
         return frozenset().union(*self.profiles(kind, terms, known))
 
     @remembered
+    def most_assumed(self, kind: ModelAndResource, terms: Terms) -> float:
+        """The most GB/s of a load of a node that is valued on its own over an assumed network."""
+        nodes = [own for _, own in self.one_by_one(kind, terms) if own.assumed(terms)]
+        return max((speed for own in nodes for speed in own.speeds(terms)), default=0.0)
+
+    @remembered
     def values(self, kind: ModelAndResource, terms: Terms, most: int) -> frozenset[float]:
         """The values of all GPU sets for at most `most` workers on machines of a kind.
 

@@ -9,22 +9,20 @@ whatever changed before.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from arena_topo.bandwidth import network_limit
+from arena_topo.bandwidth import Wire, network_limit
 from arena_topo.solver import Request
 from arena_topo.solver.fragmentation import Proximity, proximity, spreads
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
-from arena_topo.solver.valuation import limit_of_level, rate_of_level
+from arena_topo.solver.valuation import CLUSTER_LEVEL, limit_of_level, rate_of_level
 from arena_topo.topology import Cluster, Machine, Node, NodeName, natural
-
-WHOLE = -1
-"""The level of the whole cluster, coarser than any tier."""
 
 MOST_STATES = 4_096
 """The states of nodes, beyond twice the number of nodes, that an index remembers."""
@@ -89,6 +87,8 @@ class Index:
         self.nodes = {node.name: node for node in cluster.nodes}
         self._cluster: Cluster | None = cluster
         self._loads: dict[tuple[object, ...], tuple[Machine, Loads]] = {}
+        self._assumed: set[Wire] = set()
+        """The wires for which the NICs of some machine are of unknown speed."""
         self._kinds: dict[int, tuple[Machine, int]] = {}
         self._kind_numbers: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
@@ -134,11 +134,11 @@ class Index:
             group.nodes += 1
             free[leaf] += group.takeable
         self.levels: dict[int, list[Domain]] = {
-            level: [] for level in range(WHOLE, len(self.fabric.tiers))
+            level: [] for level in range(CLUSTER_LEVEL, len(self.fabric.tiers))
         }
         self.paths: list[tuple[Domain, ...]] = [()] * len(ordered)
         """The domains of each leaf, coarse to near."""
-        self.whole = self._domain(ordered, 0, WHOLE)
+        self.whole = self._domain(ordered, 0, CLUSTER_LEVEL)
         for leaf, gpus in enumerate(free):
             for domain in (self.whole, *self.paths[leaf]):
                 domain.free += gpus
@@ -162,7 +162,7 @@ class Index:
                 at += len(nested)
         domain = Domain(len(own), range(start, start + len(paths)), children)
         own.append(domain)
-        if level != WHOLE:
+        if level != CLUSTER_LEVEL:
             for leaf in domain.leaves:
                 self.paths[leaf] = (domain, *self.paths[leaf])
         return domain
@@ -357,6 +357,7 @@ class Index:
             if len(self._loads) > MOST_STATES + 2 * len(self.nodes):
                 self._loads.clear()
             known = self._loads[key] = machine, loads_of(machine)
+            self._assumed |= {wire for wire in Wire if known[1].nics_assumed(wire)}
         return known[1]
 
     def proximity(self, machine: Machine) -> Proximity:
@@ -373,6 +374,11 @@ class Index:
         """The distance of nodes that first meet at this level: 1 for the nearest tier."""
         return len(self.fabric.tiers) - level
 
+    def separates(self, level: int) -> bool:
+        """Whether some nodes first meet at this level."""
+        nearest = level == len(self.fabric.tiers) - 1
+        return nearest or any(len(domain.children) > 1 for domain in self.levels[level])
+
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
         """GB/s that the network allows to a gang whose nodes first meet at a level."""
         if hosts not in AMONG:
@@ -387,13 +393,17 @@ class Index:
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
+        network = None if level is None else rate_of_level(self.fabric, level)
+        if network is not None and request.wire not in self._assumed:
+            # NICs of known speed count up to the rate of any network, which is applied to the gang.
+            network = math.inf
         return Terms(
             hosts=hosts,
             gpus=request.gpus,
             ranks=request.workers * request.gpus,
             joined=request.joined,
             wire=request.wire,
-            rated=level is not None and rate_of_level(self.fabric, level) is not None,
+            network=network,
         )
 
     def spreads(self, request: Request) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -58,7 +57,8 @@ class Terms(NamedTuple):
     """The parameters of a job that decide the value of a node.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
-    are hosts of their own. `rated`: the network has a rate, so assumed NICs do not count.
+    are hosts of their own. `network` is GB/s of the network between nodes, if its rate is known,
+    and infinite if that limits no node more than all of them.
     """
 
     hosts: Hosts
@@ -66,7 +66,7 @@ class Terms(NamedTuple):
     ranks: int
     joined: bool
     wire: Wire
-    rated: bool = False
+    network: float | None = None
 
 
 class Floor(NamedTuple):
@@ -123,12 +123,16 @@ class Loads:
         """
         if terms.hosts is Hosts.NODE:
             several = not terms.joined and terms.ranks > terms.gpus
-            return several and terms.wire is Wire.RDMA and not self._known
-        if terms.hosts is Hosts.DOMAIN or terms.rated:
+            return several and terms.wire is Wire.RDMA and self.nics_assumed(terms.wire)
+        if terms.hosts is Hosts.DOMAIN or terms.network is not None:
             return False
         if measured_between(self.machine, AMONG[terms.hosts], terms.wire):
             return False
-        if terms.wire is Wire.TCP:
+        return self.nics_assumed(terms.wire)
+
+    def nics_assumed(self, wire: Wire) -> bool:
+        """Whether nobody gave the speed of the NICs that pods use over a wire."""
+        if wire is Wire.TCP:
             return not any(nic.speed for nic in self.machine.nics)
         return not self._known
 
@@ -309,7 +313,7 @@ class Loads:
             among=AMONG.get(terms.hosts),
             ranks=terms.ranks,
             wire=terms.wire,
-            network=math.inf if terms.rated else None,
+            network=terms.network,
         )
         assert value is not None, "a job of several hosts has several GPUs"
         return value.point

@@ -282,13 +282,16 @@ class PartSearch:
         return network_limit(network, among=among, ranks=terms.ranks, wire=terms.wire)
 
     def _valued(self, hosts: Sequence[Host]) -> float:
-        limits = [] if math.isinf(self._limit) else [self._limit]
-        among, ranks, wire = AMONG[self.terms.hosts], self.terms.ranks, self.terms.wire
-        values = (
-            estimate(hosts, among=among, ranks=ranks, wire=wire, network=rate)
-            for rate in (self._network, *limits)
+        value = estimate(
+            hosts,
+            among=AMONG[self.terms.hosts],
+            ranks=self.terms.ranks,
+            wire=self.terms.wire,
+            network=self._network,
+            limit=self._limit,
         )
-        return min(value.point for value in values if value is not None)
+        assert value is not None, "a part is one of several hosts"
+        return value.point
 
     # The domains
 

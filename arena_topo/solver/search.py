@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.solver import (
-    BEYOND,
     Placement,
     Proof,
     Request,
@@ -36,11 +35,17 @@ from arena_topo.solver.domains import (
     search_of,
 )
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
-from arena_topo.solver.index import WHOLE, Index
+from arena_topo.solver.index import Index
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.parts import PartSearch, preference, searches_of
-from arena_topo.solver.valuation import Seat, limit_of_level, rate_of_level, value_placement
-from arena_topo.topology import NVLINK, GPUSet, natural
+from arena_topo.solver.valuation import (
+    CLUSTER_LEVEL,
+    Seat,
+    limit_of_level,
+    rate_of_level,
+    value_placement,
+)
+from arena_topo.topology import BEYOND, NVLINK, GPUSet, natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -118,7 +123,7 @@ def outermost(request: Request, index: Index) -> Iterator[Way]:
     """
     workers, tiers = request.workers, index.fabric.tiers
     farthest = distances(index.fabric)[request.required or BEYOND]
-    alone = Way(WHOLE, index.terms(request, Hosts.NODE), Demand(workers, 1))
+    alone = Way(CLUSTER_LEVEL, index.terms(request, Hosts.NODE), Demand(workers, 1))
     if farthest == 0 or workers == 1 or request.max_nodes == 1:
         yield alone
         return
@@ -268,12 +273,16 @@ class Search:
             if nodes.capacity >= workers and nodes.assumed(terms)
         }
         ways = () if self._single or limit == 0 else self._ways(limit)
-        rates = (
-            self._speeds(way, known=False) - self._speeds(way, known=True)
-            for way in ways
-            if not way.terms.rated
-        )
-        return max(alone.union(*rates), default=0.0)
+        several = (self._most_assumed(way) for way in ways if way.terms.network is None)
+        return max([*alone, *several], default=0.0)
+
+    def _most_assumed(self, way: Way) -> float:
+        """GB/s of a way that a placement with an assumed node may give at most."""
+        if not way.parts:
+            return min(self.candidates.most_assumed(way.kind, way.terms), way.network)
+        nodes = (nodes for _, nodes in self.candidates.of(way.kind))
+        some = any(own.assumed(way.terms) for own in nodes)
+        return max(self._speeds(way, known=False), default=0.0) if some else 0.0
 
     # Feasibility
 
@@ -360,9 +369,11 @@ class Search:
 
     def _ways(self, limit: int) -> Iterator[Way]:
         """The ways to place the gang on several nodes, nearest levels first."""
-        for level in range(len(self.index.fabric.tiers) - 1, WHOLE - 1, -1):
+        for level in range(len(self.index.fabric.tiers) - 1, CLUSTER_LEVEL - 1, -1):
             if self.index.distance(level) > limit:
                 return
+            if not self.index.separates(level):
+                continue
             ways = list(_meeting(self.request, self.index, level))
             nvlink = _is_nvlink(self.index, level)
             for kind, joined in self._joined.items():

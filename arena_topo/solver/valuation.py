@@ -13,13 +13,29 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
-from arena_topo.solver import BEYOND, NODE_TIER, Assignment, Placement, Proof, Request
+from arena_topo.solver import Assignment, Placement, Proof, Request
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
-from arena_topo.topology import NVLINK, Cluster, GPUSet, Machine, Node, NodeName, count, gpu_set
+from arena_topo.topology import (
+    BEYOND,
+    NODE_TIER,
+    NVLINK,
+    Cluster,
+    GPUSet,
+    Machine,
+    Node,
+    NodeName,
+    count,
+    gpu_set,
+)
 from arena_topo.topology.models import MODELS
+
+CLUSTER_LEVEL = -1
+"""The level of the whole cluster, coarser than any tier: nodes that share no tier meet there.
+
+Other levels are the indexes of tiers, and nodes are one level nearer than the nearest tier.
+"""
 
 Seat = tuple[Node, tuple[int, ...]]
 """The node and the GPUs of one worker; no GPUs if the kubelet picks them."""
@@ -56,18 +72,17 @@ def value_placement(
             joined=joined,
         )
         among = several if len(used) > 1 else None
-        on = partial(estimate, hosts, among=among, ranks=terms.ranks, wire=wire)
-        value = on(network=network)
-        limit = None if math.isinf(most) else on(network=most)
-        return value if value is None or limit is None else _slower(value, limit)
+        return estimate(
+            hosts, among=among, ranks=terms.ranks, wire=wire, network=network, limit=most
+        )
 
     def terms_of(*, joined: bool) -> Terms:
         hosts = Hosts.NODE
         if len(used) > 1:
             two = (len(used) if joined else len(seats)) == AMONG[Hosts.TWO]
             hosts = Hosts.TWO if two else Hosts.SEVERAL
-        ranks, rated = len(seats) * gpus, network is not None
-        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
+        ranks = len(seats) * gpus
+        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, network=network)
 
     bandwidth, worst = of(joined=joined), None
     if blind:
@@ -90,10 +105,10 @@ def value_placement(
 
 
 def level_name(cluster: Cluster, level: int | None) -> str:
-    """The level_name for a level: `node` for None, the name of a tier, `beyond`."""
+    """The word for a level: `node` for None, the name of a tier, `beyond`."""
     if level is None:
         return NODE_TIER
-    return BEYOND if level < 0 else cluster.tiers[level].name
+    return BEYOND if level == CLUSTER_LEVEL else cluster.tiers[level].name
 
 
 def _hosts(
@@ -157,21 +172,21 @@ def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
 
 
 def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
-    """The nearest common level of nodes: the index of a tier, -1 beyond all, None for one node."""
+    """The nearest common level of nodes; None for one node."""
     if len({node.name for node in nodes}) == 1:
         return None
     return next(
         (
             at
-            for at in range(len(cluster.tiers) - 1, -1, -1)
+            for at in reversed(range(len(cluster.tiers)))
             if len({node.domains[: at + 1] for node in nodes}) == 1
         ),
-        -1,
+        CLUSTER_LEVEL,
     )
 
 
 def rate_of_level(cluster: Cluster, level: int) -> float | None:
-    """GB/s of a tier by its index, or beyond all (-1); None if it is not known.
+    """GB/s of a level; None if it is not known.
 
     Networks are not faster further out, so the rate of the next known level further out is a lower
     bound, and is taken for that of a level without one.
@@ -188,14 +203,3 @@ def limit_of_level(cluster: Cluster, level: int) -> float:
 def _rates(cluster: Cluster) -> list[float | None]:
     """GB/s of all levels, from `beyond` inward."""
     return [cluster.beyond, *(tier.bandwidth for tier in cluster.tiers)]
-
-
-def _slower(first: Estimate, second: Estimate) -> Estimate:
-    """The slower of two estimates, end by end."""
-    value = min(first, second, key=lambda value: value.point)
-    return replace(
-        value,
-        low=min(first.low, second.low),
-        high=max(value.point, min(first.high, second.high)),
-        assumed=first.assumed,
-    )

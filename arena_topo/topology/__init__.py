@@ -561,6 +561,9 @@ class Tier:
     bandwidth: float | None = None
 
 
+NODE_TIER = "node"
+"""The word for the distance between GPUs of one node."""
+
 BEYOND = "beyond"
 """The network between nodes that share no level."""
 

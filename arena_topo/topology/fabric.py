@@ -43,6 +43,7 @@ from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import (
     BEYOND,
     MOST_GPUS,
+    NODE_TIER,
     NVLINK,
     USUAL,
     WITHOUT_RDMA,
@@ -56,7 +57,7 @@ from arena_topo.topology.decoding import Refuse, check_length, tried
 from arena_topo.topology.documents import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
-RESERVED_LEVELS = frozenset({"node", BEYOND})
+RESERVED_LEVELS = frozenset({NODE_TIER, BEYOND})
 """Words that no level may have as its name: they mean less and more than any level."""
 
 MAX_FABRIC_LEVELS = 16
@@ -348,7 +349,7 @@ _WORDS: Mapping[str, str] = {
 }
 """The level name of each known label."""
 
-KNOWN_LEVELS = frozenset({"node", "beyond", *_WORDS.values()})
+KNOWN_LEVELS = frozenset({NODE_TIER, BEYOND, *_WORDS.values()})
 """All level names of the known labels; --fabric may define others."""
 
 _MACHINES = (

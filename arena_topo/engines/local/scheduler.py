@@ -24,8 +24,9 @@ from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
-from arena_topo.solver import NODE_TIER, UNCONSTRAINED, Constraint, Unplaceable, Verdict
+from arena_topo.solver import UNCONSTRAINED, Constraint, Unplaceable, Verdict
 from arena_topo.topology import (
+    NODE_TIER,
     Cluster,
     GPUSet,
     Holding,

@@ -57,7 +57,8 @@ from arena_topo.engines.private import require_private
 from arena_topo.errors import ArenaError, JobNotFound, UsageError
 from arena_topo.files import replace_file
 from arena_topo.manifests import STATES, Manifest, PlacementForecast, reserves
-from arena_topo.solver import BEYOND, NODE_TIER, Request
+from arena_topo.solver import Request
+from arena_topo.topology import BEYOND, NODE_TIER
 
 STORE_FORMAT = 1
 """The version of the file `record`; that of a later one is shown and never changed."""
