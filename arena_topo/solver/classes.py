@@ -19,7 +19,7 @@ from arena_topo.solver import Reason, Request, band, edge
 from arena_topo.solver.fragmentation import PackingCost, packing_cost, spreading_cost
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.index import Domain, GroupOf, GroupOfNodes, Index
-from arena_topo.solver.loads import AMONG, DIGIT, NEARNESS, Floor, Hosts, Loads, Terms
+from arena_topo.solver.loads import AMONG, DIGIT, NEARNESS, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.memo import remembered
 from arena_topo.solver.valuation import nvlink_domain
 from arena_topo.topology import CORDONED, GPUSet, Node, NodeName, count
@@ -207,7 +207,7 @@ def class_of(
     spread: bool = False,
 ) -> NodeClass:
     """The class of a node, in its present state or in a hypothetical one."""
-    loads = index.loads(node.machine)
+    loads = loads_of(node.machine)
     sets = loads.sets
     # Where all sets of a size are worth the same, it does not matter who picks.
     blind = blind and not node.pins and not loads.alike

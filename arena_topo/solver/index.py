@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from arena_topo.bandwidth import Wire, network_limit
@@ -22,13 +23,19 @@ from arena_topo.solver.fragmentation import Proximity, proximity, spreads
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.valuation import CLUSTER_LEVEL, limit_of_level, rate_of_level
-from arena_topo.topology import Cluster, Machine, Node, NodeName, natural
+from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, natural
 
 MOST_STATES = 4_096
 """The states of nodes, beyond twice the number of nodes, that an index remembers."""
 
 
 _Mark = TypeVar("_Mark")
+
+_state = attrgetter(
+    *("free", "unattributed", "allocatable", "broken", "unavailable", "shared"),
+    *("driver", "dedicated", "foreign", "resource", "network"),
+)
+"""What decides the use of a node for jobs, beside its machine and what is reserved."""
 
 
 class GroupOfNodes:
@@ -86,10 +93,9 @@ class Index:
         """The network of the cluster, without its nodes."""
         self.nodes = {node.name: node for node in cluster.nodes}
         self._cluster: Cluster | None = cluster
-        self._loads: dict[tuple[object, ...], tuple[Machine, Loads]] = {}
         self._assumed: set[Wire] = set()
         """The wires for which the NICs of some machine are of unknown speed."""
-        self._kinds: dict[int, tuple[Machine, int]] = {}
+        self._kinds: dict[tuple[Loads, int], tuple[tuple[GPU, ...], int]] = {}
         self._kind_numbers: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
         self._groups: dict[tuple[object, ...], GroupOfNodes] = {}
@@ -241,7 +247,7 @@ class Index:
         if group.idle is None:
             node = group.node
             key = (
-                *(self.loads(node.machine), node.resource, node.network, node.shared is None),
+                *(loads_of(node.machine), node.resource, node.network, node.shared is None),
                 bool(node.driver) or node.dedicated,
             )
             group.idle = self._idle_kinds.get(key)
@@ -313,26 +319,19 @@ class Index:
     def _group(self, node: Node) -> GroupOfNodes:
         """The group of the nodes in the state of this one."""
         machine = node.machine
-        known = self._kinds.get(id(machine))
+        loads, gpus = loads_of(machine), machine.gpus
+        known = self._kinds.get((loads, id(gpus)))
         if known is None:
             if len(self._kinds) > MOST_STATES + 2 * len(self.nodes):
                 self._kinds.clear()
-            kind = (self.loads(machine), tuple([gpu.numa for gpu in machine.gpus]))
+            kind = loads, tuple([gpu.numa for gpu in gpus])
             number = self._kind_numbers.setdefault(kind, len(self._kind_numbers))
-            # A machine that is remembered exists, so no other one gets its id.
-            known = self._kinds[id(machine)] = machine, number
+            # GPUs that are remembered exist, so no others get their id.
+            known = self._kinds[loads, id(gpus)] = gpus, number
+            self._assumed |= {wire for wire in Wire if loads.nics_assumed(wire)}
         key = (
             known[1],
-            node.free,
-            node.unattributed,
-            node.pins,
-            bool(node.driver) or node.dedicated,
-            node.resource,
-            node.unavailable,
-            node.shared is None,
-            node.network,
-            node.allocatable,
-            node.broken,
+            _state(node),
             None
             if node.reserved is None
             else (
@@ -345,24 +344,9 @@ class Index:
             group = self._groups[key] = GroupOfNodes(node)
         return group
 
-    def loads(self, machine: Machine) -> Loads:
-        """The values of the GPU sets of a machine."""
-        # Comparing matrices is slow, and most nodes of a kind share one object.
-        key = (
-            *(id(machine.links), id(machine.nics), machine.model),
-            *(machine.nvswitch, machine.pcie_generation, machine.measured, machine.software),
-        )
-        known = self._loads.get(key)
-        if known is None:
-            if len(self._loads) > MOST_STATES + 2 * len(self.nodes):
-                self._loads.clear()
-            known = self._loads[key] = machine, loads_of(machine)
-            self._assumed |= {wire for wire in Wire if known[1].nics_assumed(wire)}
-        return known[1]
-
     def proximity(self, machine: Machine) -> Proximity:
         """The proximity of the GPUs of a machine."""
-        key = (self.loads(machine), tuple(gpu.numa for gpu in machine.gpus))
+        key = (loads_of(machine), tuple(gpu.numa for gpu in machine.gpus))
         result = self._proximities.get(key)
         if result is None:
             result = self._proximities[key] = proximity(machine)

@@ -84,6 +84,9 @@ DIGIT = 1 << 32
 NEARNESS = DIGIT**4
 """More than the nearness of any gang: the unit of its cost of fragmentation."""
 
+MOST_KNOWN = 4_096
+"""The most machines with links of their own whose values are found without a comparison."""
+
 MOST_SPLITS = 120
 """The most ways of splitting a set into pods that are compared: all of 8 GPUs into pairs."""
 
@@ -373,5 +376,19 @@ def _loads_of(
 
 def loads_of(machine: Machine) -> Loads:
     """The values of the GPU sets of a machine; machines that are equal but for names share them."""
-    nics = tuple((nic.attachment, nic.speed) for nic in machine.nics)
-    return _loads_of(machine.configuration, nics)
+    # Comparing matrices is slow, and the machines of a kind usually share theirs.
+    key = (
+        *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.software)),
+        *(machine.model, machine.nvswitch, machine.pcie_generation),
+    )
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        nics = tuple((nic.attachment, nic.speed) for nic in machine.nics)
+        known = _KNOWN[key] = machine, _loads_of(machine.configuration, nics)
+    return known[1]
+
+
+_KNOWN: dict[tuple[object, ...], tuple[Machine, Loads]] = {}
+"""The values of machines by the identity of their parts, which the machine keeps alive."""

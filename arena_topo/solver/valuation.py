@@ -69,6 +69,7 @@ def value_placement(
                 for node, devices in pods.values()
             ),
             cluster,
+            kinds,
             joined=joined,
         )
         among = several if len(used) > 1 else None
@@ -112,7 +113,11 @@ def level_name(cluster: Cluster, level: int | None) -> str:
 
 
 def _hosts(
-    pods: Iterable[tuple[Node, Sequence[GPUSet]]], cluster: Cluster, *, joined: bool
+    pods: Iterable[tuple[Node, Sequence[GPUSet]]],
+    cluster: Cluster,
+    kinds: Mapping[int, Loads],
+    *,
+    joined: bool,
 ) -> tuple[list[Host], int]:
     """The distinct hosts, as NCCL counts them, and the number of all hosts.
 
@@ -123,16 +128,17 @@ def _hosts(
     seen: set[tuple[object, ...]] = set()
     domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
     for node, sets in pods:
-        machine = node.machine
+        loads = kinds[id(node.machine)]
         union = GPUSet(functools.reduce(operator.or_, sets))
         domain = nvlink_domain(cluster, node)
-        if domain and loads_of(machine).sets.facts.in_domain(union, _MANY):
+        if domain and loads.sets.facts.in_domain(union, _MANY):
             domains.setdefault(domain, []).append((_named(node), union))
             continue
         groups = (union,) if joined else tuple(sets)
         several += len(groups)
-        if (id(machine), groups) not in seen:
-            seen.add((id(machine), groups))
+        kind = loads, node.machine.knowledge, groups
+        if kind not in seen:
+            seen.add(kind)
             hosts += [Host.of(_named(node), group) for group in groups]
     hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
     return hosts, several + len(domains)
