@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from arena_topo.clusters.queues import is_suspended, suspender
@@ -79,7 +80,7 @@ class QueuedJob:
         return self.tries >= MOST_TRIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """All unfinished jobs of arena-topo, and the objects that decide what is free.
 
@@ -103,12 +104,23 @@ class Snapshot:
 
         With `pods` False also without their pods and what these claim.
         """
+        if pods and self._recorded.isdisjoint(without):
+            return self._whole
         return self.see(
             manifest
             for manifest in self.objects
             if not (isinstance(manifest, JobRecord) and manifest.key in without)
             and (pods or not _is_used_by(manifest, without))
         )
+
+    @cached_property
+    def _whole(self) -> Cluster:
+        return self.see(self.objects)
+
+    @cached_property
+    def _recorded(self) -> frozenset[tuple[str, str]]:
+        """The jobs with records."""
+        return frozenset(entry.key for entry in self.objects if isinstance(entry, JobRecord))
 
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
