@@ -280,18 +280,20 @@ there, each followed by the pod of that worker."""
 
 def _concerned(pods: list[PodRecord], jobs: list[JobRecord]) -> Mapping[str, _Concerned]:
     """The records that concern each node."""
-    by_node: dict[str, list[PodRecord | JobRecord | None]] = defaultdict(list)
-    workers = {}
+    by_node: dict[str | None, list[PodRecord | JobRecord | None]] = defaultdict(list)
     for pod in pods:
-        if pod.node is not None:
-            by_node[pod.node].append(pod)
-        if jobs and (pod.over or pod.node is not None):
-            workers[pod.namespace, pod.name] = pod
+        by_node[pod.node].append(pod)
+    over = [pod for pod in by_node.pop(None, ()) if isinstance(pod, PodRecord) and pod.over]
+    workers: dict[str, dict[str, PodRecord]] = defaultdict(dict)
+    if jobs:
+        named = [pod for pod in pods if pod.node is not None] + over
+        for pod in named:
+            workers[pod.namespace][pod.name] = pod
     for job in jobs:
+        of_job = workers[job.namespace].get
         for index, node, _ in (*job.workers, *job.reserved):
-            pod_of_it = workers.get((job.namespace, f"{job.name}-worker-{index}"))
-            by_node[node] += (job, pod_of_it)
-    return {name: tuple(mine) for name, mine in by_node.items()}
+            by_node[node] += job, of_job(f"{job.name}-worker-{index}")
+    return {str(name): tuple(mine) for name, mine in by_node.items()}
 
 
 def _where(labels: Object, known: NodeGPUs) -> Object:

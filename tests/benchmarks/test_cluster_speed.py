@@ -48,6 +48,9 @@ ROUNDS = 7
 MINE = "mine"
 """How the names of jobs begin whose pods this server makes once they are resumed."""
 
+NAMELESS = "without-a-name"
+"""The name in a form of which many jobs are made."""
+
 BALLAST: dict[str, Any] = {
     "managedFields": [
         {
@@ -87,6 +90,7 @@ class World:
     def __init__(self, size: argparse.Namespace) -> None:
         self.api = FakeApi()
         self.living = FakeCluster(self.api)
+        self.forms: dict[int, str] = {}
         self.names = [f"node-{index:04}" for index in range(size.nodes)]
         for name in self.names:
             self.node(name)
@@ -204,15 +208,18 @@ class World:
 
     def waiting(self, name: str, nodes: int) -> None:
         """A gang that waits for whole machines, of which none is free."""
-        job = asked(name, nodes, PER_NODE)
-        body = self.plan(name, nodes, PER_NODE, self.names[:nodes])
-        form = patches.as_suspended(
-            pins.unplaced(body),
-            PlacementForecast(state="waiting", cause=in_words("it has not been looked at yet")),
-            at=None,
-            request=request_annotation(job),
-        )
-        self.api.add(form | {"metadata": form["metadata"] | BALLAST})
+        if nodes not in self.forms:
+            job = asked(NAMELESS, nodes, PER_NODE)
+            body = self.plan(NAMELESS, nodes, PER_NODE, self.names[:nodes])
+            form = patches.as_suspended(
+                pins.unplaced(body),
+                PlacementForecast(state="waiting", cause=in_words("it has not been looked at yet")),
+                at=None,
+                request=request_annotation(job),
+            )
+            form["metadata"] |= BALLAST
+            self.forms[nodes] = json.dumps(form)
+        self.api.add(json.loads(self.forms[nodes].replace(NAMELESS, name)))
 
     def policies(self) -> None:
         """What `arena-topo install` sets up, without the agent and the controller."""
@@ -564,7 +571,9 @@ def test_rounds_of_a_controller_that_watches(
             wall, cpu = time.perf_counter() - start, time.process_time() - cpu
             requests, _ = server.since()
             writes = [line for line in requests if not line.startswith("GET")]
-            told = ", ".join(f"{n} {kind}" for kind, n in Counter(map(_kind, requests)).most_common(4))
+            told = ", ".join(
+                f"{n} {kind}" for kind, n in Counter(map(_kind, requests)).most_common(4)
+            )
             print(f"{name:22} {wall:7.3f} {cpu:6.3f} {len(requests):6} {len(writes):6}  {told}")
 
         try:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import NodeRecord, Record, Unread, record
@@ -79,6 +79,9 @@ from arena_topo.manifests import (
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.topology import Cluster
 
+if TYPE_CHECKING:
+    from arena_topo.clusters.observed import ClusterReader
+
 Object = dict[str, Any]
 
 _STORM = 30.0
@@ -110,6 +113,9 @@ class Queue(Writer):
         self._priorities: dict[str, int] | None = None
         self._cache: ClusterCache | None = None
         self._last: tuple[int, Snapshot] | None = None
+        self._owned: dict[int, tuple[Object, Mapping[str, Any], tuple[str, str]]] = {}
+        """The pods of gangs by their ids, each with its job and the key of that."""
+        self._reader: ClusterReader | None = None
         self._known: tuple[Mapping[str, int], Mapping[int, _ReadJob]] | None = None
         # The controller of an object never changes.
         self._controller = lru_cache(maxsize=4096)(self._controller_of)
@@ -223,7 +229,7 @@ class Queue(Writer):
         A controller needs one for every job, and most are alike.
         """
         known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
-        reader = self._jobs.sources.reader()
+        reader = self._reader = self._reader or self._jobs.sources.reader()
 
         def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
@@ -257,11 +263,19 @@ class Queue(Writer):
                 denied = True
                 return None
 
+        before, self._owned = self._owned, {}
         for pod in self._gang_pods():
-            meta = pod["metadata"]
-            key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-            if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
-                pods_by_job[key].append(pod)
+            owned = before.get(id(pod))
+            if owned is None or owned[1] is not known.get(owned[2]):
+                meta = pod["metadata"]
+                key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
+                if key not in known or not belongs(
+                    pod, known[key], partial(controller_uid, key[0])
+                ):
+                    continue
+                owned = pod, known[key], key
+            self._owned[id(pod)] = owned
+            pods_by_job[owned[2]].append(pod)
         return pods_by_job
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:

@@ -128,8 +128,14 @@ class Snapshot:
 
     def emptied(self) -> Cluster:
         """The cluster as if all jobs of arena-topo had ended."""
-        pods = {pod.key for pod in self.pods() if pod.ours}
-        return self.see(manifest for manifest in self.objects if not _is_ours(manifest, pods))
+        return self._emptied
+
+    @cached_property
+    def _emptied(self) -> Cluster:
+        pods: set[tuple[str, str]] = set()
+        if any(isinstance(manifest, ClaimRecord) for manifest in self.objects):
+            pods = {pod.key for pod in self.pods() if pod.ours}
+        return self.see([manifest for manifest in self.objects if not _is_ours(manifest, pods)])
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
@@ -152,9 +158,11 @@ def _is_used_by(record: Record | Unread, jobs: Collection[tuple[str, str]]) -> b
 
 
 def _is_ours(record: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
+    if isinstance(record, PodRecord):
+        return record.ours
     if isinstance(record, ClaimRecord):
         return record.belongs(pods)
-    return isinstance(record, JobRecord) or (isinstance(record, PodRecord) and record.ours)
+    return isinstance(record, JobRecord)
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
