@@ -8,10 +8,13 @@ import pytest
 from fake_api import FakeApi
 from test_controller import World, world
 
+from arena_topo.admin import controller
 from arena_topo.admin.controller import REASON_PERIOD
 from arena_topo.gang import planning
 from arena_topo.job import MPIJob
-from arena_topo.manifests import HEAD_RESERVATION
+from arena_topo.manifests import FORECAST, HEAD_RESERVATION
+from arena_topo.solver import Request
+from arena_topo.solver.door import Solver
 
 __all__ = ["world"]
 """The fixture."""
@@ -24,7 +27,9 @@ class Solved:
         self.names: list[str] = []
         self.explained: list[str] = []
         """Those of which it was to say why they do not fit."""
-        decide, fit = planning.decide, planning.fit
+        self.searches: list[Request] = []
+        """What it searched a place for."""
+        decide, fit, fits = planning.decide, planning.fit, Solver.fits
 
         def decided(job: MPIJob, *rest: Any, **more: Any) -> Any:
             self.names.append(job.name)
@@ -35,6 +40,11 @@ class Solved:
             self.names.append(job.name)
             return fit(job, *rest, **more)
 
+        def searched(solver: Solver, request: Request) -> bool:
+            self.searches.append(request)
+            return fits(solver, request)
+
+        patch.setattr(Solver, "fits", searched)
         patch.setattr(planning, "decide", decided)
         patch.setattr(planning, "fit", fitted)
 
@@ -124,9 +134,57 @@ def test_a_change_that_makes_no_room_is_looked_at_without_saying_again_why_gangs
     crowded.cluster.pod("theirs", "node-0", 0)
     written(crowded.api)
     crowded.rounds()
-    assert solved.since() == {"one", "two", "three"}
+    assert {(one.workers, one.gpus) for one in solved.searches} == {(8, 1)}
+    assert solved.since() == set()
     assert solved.explained == []
     assert written(crowded.api) == []
+
+
+def test_gangs_that_ask_for_the_same_need_one_search_however_many_they_are(crowded, monkeypatch):
+    crowded.rounds(2)
+    solved = Solved(monkeypatch)
+
+    def searches(pod: str) -> int:
+        solved.searches.clear()
+        crowded.cluster.pod(pod, "node-0", 0)
+        crowded.rounds()
+        return len(solved.searches)
+
+    before = searches("theirs")
+    for at in range(5):
+        crowded.submit(f"more-{at}", workers=8)
+    crowded.rounds()
+    assert before >= 1
+    assert searches("theirs-too") == before
+    crowded.submit("other", workers=4)
+    crowded.rounds()
+    assert searches("and-one-more") > before
+
+
+def test_reasons_are_written_for_some_gangs_a_minute_and_for_all_in_time(world, monkeypatch):
+    monkeypatch.setattr(controller, "MOST_REASONS", 3)
+    here = world(1)
+    here.submit("first", workers=8)
+    for at in range(8):
+        here.submit(f"wait-{at}", workers=8)
+    names = [f"wait-{at}" for at in range(8)]
+
+    def reasoned() -> int:
+        """Let every reason be out of date, and count those written in this round."""
+        here.cluster.pod(f"pod-{here.time}", "node-0", 0)
+        written(here.api)
+        here.rounds()
+        return len([one for one in written(here.api) if one.startswith("PATCH")])
+
+    for name in names:
+        with here.api.edit("MPIJob", name) as job:
+            job["metadata"]["annotations"][FORECAST] = "{}"
+    counts = []
+    for _ in range(12):
+        here.later(20)
+        counts.append(reasoned())
+    assert max(sum(counts[at : at + 3]) for at in range(10)) <= 4
+    assert all(here.reason(name) for name in names)
 
 
 def test_a_gang_is_looked_at_anew_after_a_while_even_if_nothing_has_changed(crowded, monkeypatch):

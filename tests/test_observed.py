@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kube_objects import config_map, group, job, node, only, pod, seen
+from kube_objects import bare, claim, config_map, group, job, node, only, pod, resource_slice, seen
 
 from arena_topo.clusters import observed, records, rules
+from arena_topo.clusters.usage import NodeUsage
 from arena_topo.topology import (
     Knowledge,
     Link,
@@ -704,3 +705,58 @@ def test_a_name_that_no_node_can_have_is_noted_and_left_out():
     found = seen(node(), node("Node_A"))
     assert [one.name for one in found.nodes] == ["node-a"]
     assert any("Node_A" in note for note in found.notes)
+
+
+_NAMES = ("node-a", "node-b", "node-c")
+_ENTRIES = ("one", "two", "three")
+_GROUPS = ("0", "0,1", "2,3", "7", "9", "nonsense")
+
+
+@st.composite
+def _used_by(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """A pod, the pod of a worker, a job with recorded workers, or a claim, of this name."""
+    on, ids = draw(st.sampled_from((*_NAMES, None))), draw(st.sampled_from(_GROUPS))
+    kinds = ("job",) if name == "one" else ("pod", "worker", "worker", "worker", "job", "claim")
+    match draw(st.sampled_from(kinds)):
+        case "job":
+            places = ";".join(
+                f"{draw(st.sampled_from(_NAMES))}/{draw(st.sampled_from(('', '0', '4,5')))}"
+                for _ in range(2)
+            )
+            return job(name, places, state=draw(st.sampled_from(("placed", "waiting"))))
+        case "claim":
+            return claim(name, "gpu-0", node=draw(st.sampled_from(_NAMES)))
+        case kind:
+            asked = {"cpu": draw(st.sampled_from(("1", "2", "no number")))}
+            phase = draw(st.sampled_from(("Running", "Running", "Succeeded")))
+            notes = group(ids) | draw(st.sampled_from(({}, {"arena-topo.io/format": "v1"})))
+            more = {"annotations": notes, "requests": asked, "phase": phase}
+            if kind == "worker":
+                # More than one entry may be of this name, as while a pod is replaced.
+                name = f"one-worker-{draw(st.integers(0, 1))}"
+            return pod(name, on=on, gpus=draw(st.integers(0, 3)), **more)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_cluster_that_is_read_again_is_the_same_as_one_that_is_read_for_the_first_time(
+    data: st.DataObject,
+):
+    still = [entry for name in _NAMES[:2] for entry in (node(name), config_map(name))]
+    still += [bare(_NAMES[2]), resource_slice(_NAMES[2])]
+    static = [records.record_of(entry) for entry in still]
+    of = {name: records.record_of(data.draw(_used_by(name))) for name in _ENTRIES}
+    again = observed.ClusterReader(source="test")
+    for _ in range(data.draw(st.integers(1, 6))):
+        for name in data.draw(st.sets(st.sampled_from((*_ENTRIES, "four")))):
+            if of.pop(name, None) is None or data.draw(st.booleans()):
+                of[name] = records.record_of(data.draw(_used_by(name)))
+        objects = [entry for entry in (*static, *of.values()) if entry is not None]
+        some = [entry for entry in objects if not isinstance(entry, records.JobRecord)]
+        for seen_now in (objects, some):
+            fresh = observed.ClusterReader(source="test").read(seen_now, now=0.0)
+            known = again.read(seen_now, now=0.0)
+            assert known.cluster == fresh.cluster
+            assert {
+                n: use for n, use in known.uses.items() if n in _NAMES and use != NodeUsage()
+            } == {n: use for n, use in fresh.uses.items() if n in _NAMES and use != NodeUsage()}

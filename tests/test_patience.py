@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
+import program
 import pytest
 from cube_mesh import HGX, V100, cluster, node
 from replacing import replace
@@ -14,7 +18,7 @@ from arena_topo.engines.kubernetes.queued import written
 from arena_topo.gang import Watcher, submission
 from arena_topo.gang.resume import resume_job
 from arena_topo.gang.suspend import suspend_job
-from arena_topo.job import Duration, MPIJob
+from arena_topo.job import Duration, KeyValue, MPIJob
 from arena_topo.jobs import plan_view
 from arena_topo.jobs.proposal import propose
 from arena_topo.jobs.view import job_text, job_value
@@ -102,6 +106,9 @@ def test_the_head_reserves_no_place_for_which_it_would_not_end_its_wait() -> Non
 
 
 # The controller
+
+
+GANG = MPIJob(name="gang", command="c", image="i", workers=8, gpus=1, gputopology=True)
 
 
 def two_halves(here: World) -> None:
@@ -214,7 +221,7 @@ def test_submit_wait_ends_the_patience_itself(world) -> None:
         told.append(text)
         here.backend.delete("a", "default")
 
-    job = MPIJob(name="gang", command="c", image="i", workers=8, gpus=1, gputopology=True)
+    job = GANG
     with here.cluster.running():
         watcher = Watcher(stay=True, tell=tell)
         submission.submit(job, here.backend, namespace="default", watcher=watcher)
@@ -233,7 +240,31 @@ def test_resume_starts_a_patient_gang_wherever_it_fits(world) -> None:
     assert here.nodes("gang") == {"node-0", "node-1"}
 
 
-def test_a_rollback_does_not_begin_the_patience_anew_and_a_suspension_does(world) -> None:
+def test_a_rollback_does_not_begin_the_patience_anew(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8, patience=1200)
+    first = status(here, "gang").until
+    here.backend.delete("a", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    here.later(300)
+    assert here.nodes("gang") == {"node-0"}
+    # Half of a new machine is in use when the node of the gang is drained.
+    here.machine("node-2")
+    with here.api.edit("Node", "node-2", "") as new:
+        new["metadata"].setdefault("labels", {})["new"] = "yes"
+    here.submit("half", workers=4, selector=(KeyValue(key="new", value="yes"),))
+    here.cluster.drain("node-0")
+    here.cluster.settle()
+    here.rounds(3)
+    assert any("gang: rolled back" in line for line in here.said)
+    assert not here.runs("gang")
+    assert status(here, "gang").until == first
+
+
+def test_a_suspension_begins_the_patience_anew(world) -> None:
     here = world(2, fabric=TCP)
     two_halves(here)
     a_lease(here)
@@ -268,13 +299,81 @@ def test_the_head_reserves_a_node_while_it_is_patient(world) -> None:
     assert here.nodes("small") == {"node-0", "node-1"} - {kept}
 
 
+def test_a_gang_that_another_queue_starts_never_waits_for_more_bandwidth(world) -> None:
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    kueue = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    job = replace(GANG, label=(kueue,))
+    assert propose(job, here.backend, namespace="default").wait is None
+    assert propose(GANG, here.backend, namespace="default").wait is not None
+    here.submit("gang", workers=8, label=(kueue,))
+    here.rounds()
+    here.cluster.kueue.admit("gang")
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.nodes("gang") == {"node-0", "node-1"}
+
+
+# Where it is given
+
+
+_FILE = """
+name: gang
+image: i
+workers: 8
+gpus: 1
+gputopology: true
+command: c
+"""
+
+_TWO_HOURS = 'patience = "2h"\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "hours"),
+    [
+        pytest.param(("", "", ""), 24, id="nowhere"),
+        pytest.param(("", "", "--patience 2h"), 2, id="flag"),
+        pytest.param(("", "patience: 2h\n", ""), 2, id="job file"),
+        pytest.param((f"[submit]\n{_TWO_HOURS}", "", ""), 2, id="site"),
+        pytest.param(
+            (f"[submit]\npatience = 0\n[profile.lab.submit]\n{_TWO_HOURS}", "", "--profile lab"),
+            2,
+            id="profile",
+        ),
+        pytest.param((f"[submit]\n{_TWO_HOURS}", "patience: 2h\n", "--patience 0"), 0, id="none"),
+    ],
+)
+def test_patience_is_a_flag_or_a_line_of_a_job_file_a_profile_or_a_site(
+    world, tmp_path: Path, given: tuple[str, str, str], hours: int
+) -> None:
+    site, more, words = given
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    network, settings, file = (tmp_path / name for name in ("net.yaml", "site.toml", "job.yaml"))
+    network.write_text("levels: []\nbeyondGBps: 1.25\n")
+    settings.write_text(site)
+    file.write_text(_FILE + more)
+    line = f"plan mpi -f {file} -o json --fabric {network} --kubeconfig {here.config} {words}"
+    done = program.run(line.split(), env={**os.environ, "ARENA_TOPO_SETTINGS": str(settings)})
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    if not hours:
+        assert (value["waitsFor"], value["until"]) == (None, None)
+    else:
+        assert value["waitsFor"]["place"] == "one node"
+        assert value["until"] == pytest.approx(here.backend.queue.now() + hours * 3600, abs=60)
+
+
 # What is said
 
 
 def test_plan_why_and_get_say_what_is_waited_for_and_until_when(world) -> None:
     here = world(2, fabric=TCP)
     two_halves(here)
-    job = MPIJob(name="gang", command="c", image="i", workers=8, gpus=1, gputopology=True)
+    job = GANG
     proposal = propose(job, here.backend, namespace="default")
     text = plan_view.plan_text(proposal)
     assert "No controller runs here; with --wait it would wait until " in text

@@ -15,7 +15,7 @@ from test_solver_best import RAILS, TRAY, TRAYS
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Instead, Policy, Reason, Request
-from arena_topo.solver.door import Solver
+from arena_topo.solver.door import Follower, Solver
 from arena_topo.topology import (
     CORDONED,
     NOT_READY,
@@ -274,6 +274,24 @@ def test_a_solver_follows_two_thousand_clusters(first: int):
     for seed in range(first, first + 100):
         dice = random.Random(seed)
         follow(dice, dice.choice((2, 5, 12, 40)), 10)
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_follower_answers_for_each_reading_of_its_cluster(dice):
+    world, follower = World(dice, 5), Follower()
+    reading = world.cluster
+    for _ in range(4):
+        some = dice.sample(list(world.nodes), min(len(world.nodes), dice.choice((0, 1, 2))))
+        world.nodes |= {name: world.state(world.nodes[name]) for name in some}
+        if dice.random() < 0.3:
+            new = world.node(dice.randrange(10, 20))
+            world.nodes.setdefault(new.name, new)
+        if dice.random() < 0.3 and len(world.nodes) > 1:
+            del world.nodes[dice.choice(list(world.nodes))]
+        beyond = dice.choice((0.5, world.beyond)) if dice.random() < 0.2 else reading.beyond
+        reading = replace(world.cluster, beyond=beyond)
+        agree(follower.at(reading), reading.nodes, reading, world.request())
+        assert follower.at(reading) is follower.at(reading)
 
 
 def test_what_if_is_undone_when_its_block_fails():

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters.records import NodeRecord
 from arena_topo.clusters.rules import pod_over
@@ -50,18 +50,30 @@ from arena_topo.engines.kubernetes.queued import (
 )
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.gang import fairness, loss, pod_state
-from arena_topo.gang.planning import Decision, head_of_queue, unclaimed
+from arena_topo.gang.planning import SOME_JOB, Decision, head_of_queue
 from arena_topo.gang.pod_state import Fate
 from arena_topo.gang.protocol import Starter
+from arena_topo.gang.request import request_of
 from arena_topo.gang.stored_job import open_starter
 from arena_topo.job import MPIJob, NodeLoss
-from arena_topo.manifests import REQUEST, RESERVED_ANNOTATION, TRIES_ANNOTATION, patches, pins
+from arena_topo.manifests import (
+    REQUEST,
+    RESERVED_ANNOTATION,
+    TRIES_ANNOTATION,
+    Manifest,
+    patches,
+    pins,
+)
 from arena_topo.manifests.annotations import last_stop, recorded_placement, reserving_map
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
-from arena_topo.manifests.requests import job_of
+from arena_topo.manifests.requests import job_of, patience_end
 from arena_topo.notes import Alert
+from arena_topo.queueing import Followers
+from arena_topo.queueing.patience import waits_for
+from arena_topo.queueing.reservation import left_for
 from arena_topo.solver import Unplaceable
-from arena_topo.topology import natural
+from arena_topo.solver.door import Follower, Solver
+from arena_topo.topology import Cluster, natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
@@ -85,6 +97,10 @@ BALK_PERIOD = 10.0
 
 SILENT_AFTER = 60.0
 """Seconds without an answer of a node after which the pods of suspended gangs are removed there."""
+
+MOST_REASONS = 60
+"""The most reasons a minute that are worked out and written: with more gangs each waits longer for
+its next."""
 
 MOST_STARTS = 10
 """The most gangs that one round starts: each takes seconds, and the running gangs need
@@ -251,7 +267,18 @@ class Controller:
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
-    _head: tuple[Snapshot, QueueHead | None] | None = None
+    _head: tuple[Snapshot, QueueHead | None, Cluster] | None = None
+    _followers: Followers = field(default_factory=Followers)
+    _beside: Follower = field(default_factory=Follower)
+    _fit: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    _asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)
+    _reasons: list[float] = field(default_factory=list)
+    _waiting: int = 0
+    _gangs: dict[tuple[str, str], _Pods] = field(default_factory=dict)
+    _calm: dict[tuple[str, str], tuple[QueuedJob, _Pods | None]] = field(default_factory=dict)
+    _mattering: tuple[Snapshot | None, tuple[object, ...], Mapping[int, tuple[object, object]]] = (
+        *(None, (), {}),
+    )
     _before: tuple[object, ...] | None = None
     _starts: int = 0
     _left: set[tuple[str, str, float | None]] = field(default_factory=set)
@@ -273,6 +300,7 @@ class Controller:
         since the last round, only acts that are due by now are done.
         """
         view = self.queue.read()
+        self._blocked.clear()
         self._guarded("the published view", lambda: self._publish(view))
         if not changed and self.clock() < self._due:
             return
@@ -286,14 +314,15 @@ class Controller:
         self._forget(view)
         self._notice(view, pods, now)
         self._starts = 0
-        quiet = _matters(view) == self._before
+        quiet = self._matters(view) == self._before
         touched = False
         for job in view.jobs:
             if not leads():
                 self._again(0)
                 return
-            seen = _Seen(pods=pods.get(job.key, []), now=now, view=view, quiet=quiet)
-            touched |= self._each(job, partial(self._tended, job, seen))
+            if not self._settled(job):
+                seen = _Seen(pods=pods.get(job.key, []), now=now, view=view, quiet=quiet)
+                touched |= self._each_settling(job, partial(self._tended, job, seen))
         for job in ended:
             if not leads():
                 self._again(0)
@@ -317,6 +346,27 @@ class Controller:
     def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
         """Do something about a job; an error must not stop the others."""
         return self._guarded(f"{job.namespace}/{job.name}", act)
+
+    def _each_settling(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
+        """Look after a job, and remember whether it needs that again even if nothing changes."""
+        due, self._due = self._due, math.inf
+        touched = self._each(job, act)
+        if not touched and self._due == math.inf:
+            self._calm[job.key] = job, self._gangs.get(job.key)
+        else:
+            self._calm.pop(job.key, None)
+        self._due = min(due, self._due)
+        return touched
+
+    def _settled(self, job: QueuedJob) -> bool:
+        """Whether a job needed nothing when it was looked at last, and all is as it was then."""
+        known, gang = self._calm.get(job.key), self._gangs.get(job.key)
+        return (
+            known is not None
+            and known[0] is job
+            and known[1] is gang
+            and (gang is None or self._troubled.keys().isdisjoint(gang.nodes))
+        )
 
     def _guarded(self, what: str, act: Callable[[], bool]) -> bool:
         """Do something; report an error in one line, once as long as it is the same."""
@@ -344,6 +394,9 @@ class Controller:
         alive = {(*job.key, job.created) for job in view.jobs}
         self._refused = {key: at for key, at in self._refused.items() if key in alive}
         self._balks = {key: at for key, at in self._balks.items() if key in alive}
+        waiting = {job.key for job in view.jobs if job.suspended}
+        self._calm = {job.key: self._calm[job.key] for job in view.jobs if job.key in self._calm}
+        self._asked = {key: asked for key, asked in self._asked.items() if key in waiting}
         running = {(*job.key, job.recorded) for job in view.jobs if not job.suspended}
         self._ran = {key: ran for key, ran in self._ran.items() if key in running}
         self._left &= {(*job.key, job.recorded) for job in view.failed}
@@ -355,8 +408,11 @@ class Controller:
         self._nodes = {
             manifest.name: manifest for manifest in view.objects if isinstance(manifest, NodeRecord)
         }
-        every = [pod for those in pods.values() for pod in those]
-        named = {str(node_name) for pod in every if (node_name := pod["spec"].get("nodeName"))}
+        gangs, self._gangs = self._gangs, {}
+        for key, mine in pods.items():
+            known = gangs.get(key)
+            self._gangs[key] = known if known is not None and known.pods == mine else _Pods.of(mine)
+        named = {name for gang in self._gangs.values() for name in gang.nodes}
         troubled = {name for name in named if loss.troubled(self._nodes.get(name))}
         self._troubled = {name: self._troubled.get(name, now) for name in sorted(troubled)}
         at = self.clock()
@@ -368,8 +424,8 @@ class Controller:
             self._again(due[name] - at)
         self._unscheduled = {
             uid: self._unscheduled.get(uid, now)
-            for pod in every
-            if _unscheduled(pod) and (uid := str(pod["metadata"].get("uid")))
+            for gang in self._gangs.values()
+            for uid in gang.unscheduled
         }
 
     # Gangs that run, or that another queue starts
@@ -414,7 +470,7 @@ class Controller:
         self._again(PERIOD)
         if self._starts >= MOST_STARTS:
             return False
-        if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
+        if self._just_refused(job) and (seen.quiet or not self._fits(job, seen.view)):
             return False
         if not pod_state.awaits_placement(job, self.queue.pods(job.manifest), seen.now):
             return False
@@ -423,7 +479,7 @@ class Controller:
             self._starts += 1
             self._report(outcome.stored, "Placed", "placed, as its queue has started it")
         else:
-            self._refused[*job.key, job.created] = self.clock()
+            self._refuse(job, REASON_PERIOD)
         return outcome.resumed
 
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
@@ -525,7 +581,7 @@ class Controller:
         """
         reserving = self.starter.reserve(job_of(job.manifest), job.manifest)
         if reserving is None:
-            self._refused[*job.key, job.created] = self.clock()
+            self._refuse(job, REASON_PERIOD)
             return False
         reserved = reserving["metadata"]["annotations"][RESERVED_ANNOTATION]
         return self._back(replace(job, manifest=reserving), cause, counts=False, reserved=reserved)
@@ -722,13 +778,14 @@ class Controller:
         leads: Callable[[], bool],
     ) -> None:
         """Start waiting gangs in their turn, up to the limit of a round."""
-        before, self._before = self._before, _matters(view)
-        self._blocked.clear()
+        before, self._before = self._before, self._matters(view)
         quiet, older = self._before == before, False
         head = None if quiet else self._head_of(view)
         if head is not None:
             self._guarded("the reservation", lambda: self.starter.keep_reservation(head, view))
-        for job in fairness.order(view.jobs):
+        waiting = fairness.order(view.jobs)
+        self._waiting = len(waiting)
+        for job in waiting:
             if self._starts >= MOST_STARTS or not leads():
                 self._before = None
                 self._again(PERIOD)
@@ -756,8 +813,9 @@ class Controller:
         `older`: others were started since the view was read. True if the view may be out of date
         now.
         """
-        asked = job_of(job.manifest)
-        if (older or self._just_refused(job)) and not self._fits(asked, job, view):
+        asked = self._as_asked(job).job
+        fits = self._fits(job, view)
+        if not fits and (older or self._just_refused(job) or self._reasons_due()):
             return False
         if not older:
             try:
@@ -768,11 +826,11 @@ class Controller:
                 self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
                 decision = Decision(refused=in_words(_told(never)))
             if decision.placement is None:
-                self._refused[*job.key, job.created] = self.clock()
+                # What keeps a gang that fits, such as its binding, may change unseen.
+                most = REASON_PERIOD if fits else math.inf
                 if decision.wait is not None:
-                    left = min(REASON_PERIOD, max(0.0, decision.wait.until - view.now))
-                    self._refused[*job.key, job.created] += left - REASON_PERIOD
-                    self._again(left)
+                    most = min(most, decision.wait.until - view.now)
+                self._refuse(job, most)
                 return self._reasoned(job, decision.refused)
         self._starts += 1
         outcome = self.starter.start(asked, job.manifest, None)
@@ -783,6 +841,19 @@ class Controller:
             self._again(BALK_PERIOD)
         return True
 
+    def _matters(self, view: Snapshot) -> tuple[object, ...]:
+        """All that decides whether a waiting gang can start, apart from the time.
+
+        Time alone opens no way: the later a job starts that may pass the head of the queue, the
+        less likely it is to end before the head starts. The recorded reasons of waiting do not
+        count.
+        """
+        if self._mattering[0] is not view:
+            known = self._mattering[2]
+            jobs = {id(job): known.get(id(job)) or (job, _matters(job)) for job in view.jobs}
+            self._mattering = view, (view.objects, [matter for _, matter in jobs.values()]), jobs
+        return self._mattering[1]
+
     def _balked(self, job: QueuedJob) -> bool:
         """Whether a gang that fits failed to start a moment ago, for example by its quota.
 
@@ -791,23 +862,84 @@ class Controller:
         at = self._balks.get((*job.key, job.created))
         return at is not None and self.clock() - at < BALK_PERIOD
 
+    def _refuse(self, job: QueuedJob, most: float = math.inf) -> None:
+        """Leave a gang alone that cannot start, at most for so many seconds, until things change.
+
+        If all reasons of a minute went to the first gangs of a long queue, the others had none.
+        """
+        period = min(max(REASON_PERIOD, self._waiting * 60 / MOST_REASONS), max(0.0, most))
+        self._refused[*job.key, job.created] = self.clock() + period
+        self._again(period)
+
     def _just_refused(self, job: QueuedJob) -> bool:
         """Whether the reason why this gang waits was computed a moment ago."""
-        at = self._refused.get((*job.key, job.created))
-        return at is not None and self.clock() - at < REASON_PERIOD
+        return self.clock() < self._refused.get((*job.key, job.created), -math.inf)
 
-    def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
-        """Whether a gang can be placed now: the test of `decide`, without the reasons."""
+    def _reasons_due(self) -> bool:
+        """Whether all reasons of this minute were worked out; else this is the next."""
+        now = self.clock()
+        self._reasons = [at for at in self._reasons if now - at < 60]  # noqa: PLR2004  seconds
+        if len(self._reasons) >= MOST_REASONS:
+            return True
+        self._reasons.append(now)
+        return False
+
+    def _as_asked(self, job: QueuedJob) -> _Asked:
+        """What a waiting gang asks for, read once."""
+        known = self._asked.get(job.key)
+        if known is None or known.manifest is not job.manifest:
+            known = self._asked[job.key] = _Asked.of(job.manifest)
+        return known
+
+    def _fits(self, job: QueuedJob, view: Snapshot) -> bool:
+        """Whether a gang would start now: the test of `decide`, without the reasons.
+
+        Gangs that ask for the same and see the same GPUs need one search.
+        """
+        head, asked = self._head_of(view), self._as_asked(job)
         whole = view.cluster(without={job.key})
-        left = fairness.left_to(job, whole, self._head_of(view), view.now)
-        return self.starter.fit(asked, left) is not None
+        if whole is not view.cluster() or job.suspender is not None or job.reserved:
+            left = fairness.left_to(job, whole, head, view.now)
+            return self.starter.fit(asked.job, left) is not None
+        behind = head is not None and head.delayed_by(fairness.rank(job), job.timeout, view.now)
+        patient = view.now < asked.until
+        if patient:
+            self._again(asked.until - view.now)
+        key = asked.shape, behind, patient
+        if key not in self._fit:
+            left = self._beside_head(view) if behind else whole
+            solver = (self._beside if behind else self._followers.present).at(left)
+            self._fit[key] = self._would_start(asked.job, left, solver, view, patient=patient)
+        return self._fit[key]
+
+    def _would_start(
+        self, asked: MPIJob, left: Cluster, solver: Solver, view: Snapshot, *, patient: bool
+    ) -> bool:
+        """Whether a gang fits what is left for it, and would not wait for more bandwidth."""
+        site = self.starter.site
+        request = request_of(asked, left, site)
+        if not (patient and solver.fits(request)):
+            return solver.fits(request)
+        offer, emptied = solver.find(request), view.emptied()
+        request = request_of(asked, emptied, site)
+        idle = self._followers.emptied.at(emptied)
+        return offer is not None and waits_for(request, offer, idle, until=math.inf) is None
 
     def _head_of(self, view: Snapshot) -> QueueHead | None:
         """The head of the queue of a view, which is computed once."""
         if self._head is None or self._head[0] is not view:
-            head = head_of_queue(view, self.queue, self.starter.site, self._blocked)
-            self._head = view, head
+            whole, site = view.cluster(), self.starter.site
+            head = head_of_queue(view, self.queue, site, self._blocked, self._followers)
+            left = whole if head is None else left_for(head, whole)
+            self._head = view, head, left
+            self._fit.clear()
         return self._head[1]
+
+    def _beside_head(self, view: Snapshot) -> Cluster:
+        """What the head of the queue leaves for others."""
+        self._head_of(view)
+        assert self._head is not None
+        return self._head[2]
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:
         """Record why a gang waits, if the reason is new."""
@@ -826,7 +958,8 @@ class Controller:
             return False
         # Set before the attempt: after a failure the next try is at the next due time.
         self._published = self.clock()
-        left = unclaimed(view, self.queue, self.starter.site)
+        mine = fairness.newcomer(SOME_JOB, namespace="", priority=self.queue.priority(""))
+        left = fairness.left_to(mine, view.cluster(), self._head_of(view), view.now)
         self.queue.publish_view(left, now=view.now)
         if self.ack:
             self.queue.mirror(self._told_once)
@@ -846,24 +979,49 @@ class _Seen:
     quiet: bool
 
 
+class _Pods(NamedTuple):
+    """The pods of a gang, their nodes, and those for which the scheduler finds no node."""
+
+    pods: Sequence[Object]
+    nodes: frozenset[str]
+    unscheduled: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pods: Sequence[Object]) -> _Pods:
+        """The pods with what the controller notices of them."""
+        nodes = (pod["spec"].get("nodeName") for pod in pods)
+        uids = (str(pod["metadata"].get("uid")) for pod in pods if _unscheduled(pod))
+        return cls(pods, frozenset(map(str, filter(None, nodes))), tuple(filter(None, uids)))
+
+
 def _unscheduled(pod: Object) -> bool:
     """Whether the scheduler finds no node for a pod."""
     condition = condition_of(pod, "PodScheduled") or {}
     return (condition.get("status"), condition.get("reason")) == ("False", "Unschedulable")
 
 
-def _matters(view: Snapshot) -> tuple[object, ...]:
-    """All that decides whether a waiting gang can start, apart from the time.
+def _matters(job: QueuedJob) -> tuple[object, ...]:
+    """All of a job that decides whether a waiting gang can start."""
+    meta = job.manifest["metadata"]
+    request = (meta.get("annotations") or {}).get(REQUEST)
+    return replace(job, manifest={}), meta.get("generation"), request
 
-    Time alone opens no way: the later a job starts that may pass the head of the queue, the less
-    likely it is to end before the head starts. The recorded reasons of waiting do not count.
-    """
-    jobs = tuple(
-        (
-            replace(job, manifest={}),
-            job.manifest["metadata"].get("generation"),
-            (job.manifest["metadata"].get("annotations") or {}).get(REQUEST),
-        )
-        for job in view.jobs
-    )
-    return view.objects, jobs
+
+class _Asked(NamedTuple):
+    """What a waiting gang asks for: the job, the end of its patience, and all but its names."""
+
+    manifest: Manifest
+    job: MPIJob
+    until: float
+    shape: tuple[object, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> _Asked:
+        """What a stored gang asks for; InvalidJob as of `job_of`."""
+        job = job_of(manifest)
+        until = patience_end(manifest, job.patience)
+        return cls(manifest, job, until, tuple([str(getattr(job, name)) for name in _SHAPE]))
+
+
+_SHAPE = MPIJob.__dataclass_fields__.keys() - {"name", "command", "image"}
+"""The fields of a job that may decide where it fits."""

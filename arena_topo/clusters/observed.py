@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -98,7 +98,7 @@ class ClusterReader:
     """A reader for clusters of one origin.
 
     Machines and the network are cached for the same records of nodes, ConfigMaps, slices and
-    topologies; the use is computed anew for each cluster.
+    topologies; the use of a node for the same records of pods and MPIJobs that concern it.
     """
 
     def __init__(self, *, source: str, file: FabricFile | None = None) -> None:
@@ -129,6 +129,10 @@ _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
 
 
 _UNUSED = NodeUsage()
+
+_KNOWN_USES = 3
+"""The states of each node that are remembered: a controller asks for the cluster as it is, without
+the jobs of arena-topo, and without one job."""
 
 
 class _Inventory:
@@ -179,6 +183,13 @@ class _Inventory:
         for idle in self._idle:
             if not idle.shared:
                 self._notes += _impossible(nodes[idle.name], idle.resource)
+        if any(gpus.machine.measured for gpus in machines.values()):
+            unused = [idle.used(_UNUSED, Notes()) for idle in self._idle]
+            for idle, node in zip(self._idle, calibrated(unused), strict=True):
+                idle.measured(node.machine)
+        self._known: dict[str, deque[tuple[_Concerned, NodeUsage, Node]]] = {
+            idle.name: deque(maxlen=_KNOWN_USES) for idle in self._idle
+        }
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was built from exactly these records."""
@@ -196,16 +207,23 @@ class _Inventory:
         notes = Notes((*unread, *self._notes))
         if self._idle:
             notes += self._machines.stale(now)
-        pods = records[PodRecord.kind]
-        ours = {pod.key for pod in pods if pod.ours}
+        pods, jobs, claims = (records[kind.kind] for kind in (PodRecord, JobRecord, ClaimRecord))
+        ours = {pod.key for pod in pods if pod.ours} if claims else set()
         sources = AllocationSources(
-            claims=slices.allocated(records[ClaimRecord.kind], self._devices.places, ours),
+            claims=slices.allocated(claims, self._devices.places, ours),
             served=self._devices.nodes,
             kubelets=self._machines.kubelets,
         )
-        uses = uses_of(pods, records[JobRecord.kind], sources, notes)
+        # Claims and oddities may concern any node.
+        odd = claims or any(pod.notes for pod in pods) or any(job.notes for job in jobs)
+        known = None if odd else self._changed(pods, jobs, sources)
+        if known is None:
+            uses: Mapping[str, NodeUsage] = uses_of(pods, jobs, sources, notes)
+            nodes = tuple(node.used(uses.get(node.name, _UNUSED), notes) for node in self._idle)
+        else:
+            uses, nodes = known
         cluster = Cluster(
-            nodes=calibrated(node.used(uses.get(node.name, _UNUSED), notes) for node in self._idle),
+            nodes=nodes,
             tiers=self._joined.tiers,
             unused=self._joined.unused,
             beyond=self._joined.beyond,
@@ -214,6 +232,68 @@ class _Inventory:
             source=source,
         )
         return ClusterReading(cluster=cluster, uses=uses, claims=sources.claims)
+
+    def _changed(
+        self, pods: list[PodRecord], jobs: list[JobRecord], sources: AllocationSources
+    ) -> tuple[Mapping[str, NodeUsage], tuple[Node, ...]] | None:
+        """The use of all nodes, computed anew where the records that concern a node have changed.
+
+        None if something there is odd, so that there are notes.
+        """
+        concerned = _concerned(pods, jobs)
+        uses: dict[str, NodeUsage] = {}
+        nodes: dict[str, Node] = {}
+        new: dict[str, _Concerned] = {}
+        for name, states in self._known.items():
+            mine = concerned.get(name, ())
+            for state in states:
+                if state[0] == mine:
+                    _, uses[name], nodes[name] = state
+                    break
+            else:
+                new[name] = mine
+        if new:
+            some = {id(one) for mine in new.values() for one in mine}
+            notes = Notes()
+            fresh = uses_of(
+                [pod for pod in pods if id(pod) in some],
+                [job for job in jobs if id(job) in some],
+                sources,
+                notes,
+            )
+            for idle in self._idle:
+                if idle.name in new:
+                    use = uses[idle.name] = fresh.get(idle.name, _UNUSED)
+                    node = nodes[idle.name] = idle.used(use, notes)
+                    self._known[idle.name].appendleft((new[idle.name], use, node))
+            if notes:
+                for name in new:
+                    self._known[name].popleft()
+                return None
+        return uses, tuple([nodes[idle.name] for idle in self._idle])
+
+
+_Concerned = Sequence[PodRecord | JobRecord | None]
+"""The records that decide on the use of one node: its pods, and the jobs with recorded workers
+there, each followed by the pod of that worker."""
+
+
+def _concerned(pods: list[PodRecord], jobs: list[JobRecord]) -> Mapping[str, _Concerned]:
+    """The records that concern each node."""
+    by_node: dict[str | None, list[PodRecord | JobRecord | None]] = defaultdict(list)
+    for pod in pods:
+        by_node[pod.node].append(pod)
+    over = [pod for pod in by_node.pop(None, ()) if isinstance(pod, PodRecord) and pod.over]
+    workers: dict[str, dict[str, PodRecord]] = defaultdict(dict)
+    if jobs:
+        named = [pod for pod in pods if pod.node is not None] + over
+        for pod in named:
+            workers[pod.namespace][pod.name] = pod
+    for job in jobs:
+        of_job = workers[job.namespace].get
+        for index, node, _ in (*job.workers, *job.reserved):
+            by_node[node] += job, of_job(f"{job.name}-worker-{index}")
+    return {str(name): tuple(mine) for name, mine in by_node.items()}
 
 
 def _where(labels: Object, known: NodeGPUs) -> Object:
@@ -592,6 +672,10 @@ class _Idle:
             domains=joined.domains[name],
             network=joined.limits.get(name, math.inf),
         )
+
+    def measured(self, machine: Machine) -> None:
+        """Use this machine, with the measurements of equal machines."""
+        self._node = partial(self._node, machine=machine)
 
     def used(self, use: NodeUsage, notes: Notes) -> Node:
         """The node with its use."""

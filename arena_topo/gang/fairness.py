@@ -18,7 +18,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
 from arena_topo.manifests.requests import job_of, patience_end
-from arena_topo.queueing import Running, Situation, Waiting, taken
+from arena_topo.queueing import Followers, Running, Situation, Waiting, taken
 from arena_topo.queueing.reservation import QueueHead, head_of, left_for
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, NodeName
@@ -61,7 +61,9 @@ def abandoned(job: QueuedJob, now: float) -> bool:
     )
 
 
-def situation(snapshot: Snapshot, cluster: Cluster) -> Situation:
+def situation(
+    snapshot: Snapshot, cluster: Cluster, followers: Followers | None = None
+) -> Situation:
     """The running jobs of a snapshot on its cluster, for the rule of the queue."""
     running = (
         Running(key="/".join(job.key), started=job.started, timeout=job.timeout)
@@ -69,7 +71,11 @@ def situation(snapshot: Snapshot, cluster: Cluster) -> Situation:
         if job.record is not None or job.reserved is not None
     )
     return Situation(
-        cluster=cluster, emptied=snapshot.emptied(), running=tuple(running), now=snapshot.now
+        cluster=cluster,
+        emptied=snapshot.emptied(),
+        running=tuple(running),
+        now=snapshot.now,
+        followers=followers or Followers(),
     )
 
 
@@ -88,7 +94,11 @@ def as_waiting(job: QueuedJob, cluster: Cluster, site: Site = ANY_SITE) -> Waiti
 
 
 def find_head(
-    snapshot: Snapshot, site: Site = ANY_SITE, *, blocked: Callable[[QueuedJob], bool]
+    snapshot: Snapshot,
+    site: Site = ANY_SITE,
+    *,
+    blocked: Callable[[QueuedJob], bool],
+    followers: Followers | None = None,
 ) -> QueueHead | None:
     """The head of the queue with its reservation; None if no gang waits that could start."""
     jobs = {"/".join(job.key): job for job in order(snapshot.jobs)}
@@ -101,7 +111,7 @@ def find_head(
             with suppress(ArenaError):
                 yield as_waiting(job, cluster, site)
 
-    seen = situation(snapshot, cluster)
+    seen = situation(snapshot, cluster, followers)
     return head_of(gangs(), seen, blocked=lambda gang: blocked(jobs[gang.key]))
 
 

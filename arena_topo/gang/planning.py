@@ -36,6 +36,7 @@ from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.requests import job_of
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.solver import (
     Placement,
@@ -423,7 +424,11 @@ def _grade(answer: NodeChoice) -> tuple[float, ...]:
 
 
 def head_of_queue(
-    view: Snapshot, queue: Queue, site: Site, known: dict[tuple[str, str], bool] | None = None
+    view: Snapshot,
+    queue: Queue,
+    site: Site,
+    known: dict[tuple[str, str], bool] | None = None,
+    followers: Followers | None = None,
 ) -> QueueHead | None:
     """The head of the queue with its reservation; None if no gang waits that could start.
 
@@ -436,7 +441,7 @@ def head_of_queue(
             known[gang.key] = _blocked(gang, view, queue, site)
         return known[gang.key]
 
-    return fairness.find_head(view, site, blocked=blocked)
+    return fairness.find_head(view, site, blocked=blocked, followers=followers)
 
 
 def share(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Estimate
+from arena_topo.clusters.queues import suspender
 from arena_topo.engines.backend import Backend
 from arena_topo.gang import planning, shape
 from arena_topo.gang.advice import advised
@@ -176,7 +177,8 @@ def propose(
         best = None if plan is None else _valued(plan, cluster)
         plan, refused = _named(on, job, cluster, site, best)
     elif plan is not None:
-        if asked.gputopology and plan.placement is not None:
+        # Nobody but its own queue decides when a job of another queue starts.
+        if plan.placement is not None and asked.gputopology and suspender(plan.objects[0]) is None:
             wait = seen.wait(plan.job, plan.placement, site)
         rows = next_best(_as_bound(plan), cluster, _valued(plan, cluster), top) if top > 1 else ()
         advice = advised(plan, cluster, site)

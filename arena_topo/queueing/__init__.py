@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.solver import Placement, Request, Seats
-from arena_topo.solver.door import Solver
+from arena_topo.solver.door import Follower, Solver
 from arena_topo.topology import Cluster, GPUSet, NodeName, count, gpu_set
 
 Rank = tuple[int, float, tuple[str, ...]]
@@ -90,17 +90,27 @@ class JobUse(NamedTuple):
         return count(self.gpus) + self.unnamed
 
 
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """Solvers that follow a cluster from one situation to the next: as it is, and emptied."""
+
+    present: Follower = field(default_factory=Follower)
+    emptied: Follower = field(default_factory=Follower)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """The cluster as it is at `now`, the jobs that run on it, and the cluster without these jobs.
 
-    Both clusters have the same nodes in the same order.
+    Both clusters have the same nodes in the same order. Whoever owns `followers` passes them on to
+    the next situation.
     """
 
     cluster: Cluster
     emptied: Cluster
     running: tuple[Running, ...]
     now: float
+    followers: Followers = field(default_factory=Followers, repr=False, compare=False)
 
     @cached_property
     def uses(self) -> Mapping[NodeName, tuple[JobUse, ...]]:
@@ -124,10 +134,15 @@ class Situation:
         nodes = tuple(node.unreserved_by(gang) for node in self.cluster.nodes)
         return replace(self, cluster=replace(self.cluster, nodes=nodes))
 
-    @cached_property
+    @property
+    def present(self) -> Solver:
+        """The solver of the cluster as it is."""
+        return self.followers.present.at(self.cluster)
+
+    @property
     def solver(self) -> Solver:
         """The solver of the emptied cluster."""
-        return Solver(self.emptied)
+        return self.followers.emptied.at(self.emptied)
 
     def overlapping(self, seats: Seats, gpus: int) -> Iterator[tuple[JobUse | None, int]]:
         """The jobs on the GPUs of these seats, `gpus` each, with the number of their GPUs there.

@@ -26,7 +26,6 @@ from arena_topo.queueing import (
 )
 from arena_topo.queueing.patience import patient
 from arena_topo.solver import Placement, Request, Seats
-from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, natural
 
 Price = Callable[[Running, float], float]
@@ -178,7 +177,9 @@ class _Offer(NamedTuple):
 
     def room(self, request: Request) -> int:
         """The number of workers that fit then."""
-        workers, (cpu, memory) = self.free() // request.gpus, self._resources()
+        workers = self.free() // request.gpus
+        limited = request.cpu or request.memory
+        cpu, memory = self._resources() if limited else (None, None)
         if request.cpu and cpu is not None:
             workers = min(workers, int((cpu + 1e-9) // request.cpu))
         if request.memory and memory is not None:
@@ -230,7 +231,7 @@ def _cheapest(request: Request, situation: Situation, price: Price) -> Placement
     offers = [
         _offer(node, empty, situation.uses.get(node.name, ()), request, prices)
         for node, empty in pairs
-        if node.name in usable
+        if empty is not node and node.name in usable
     ]
     offers = sorted(
         (offer for offer in offers if offer.free() > offer.node.free_count),
@@ -242,20 +243,22 @@ def _cheapest(request: Request, situation: Situation, price: Price) -> Placement
         free += offers[least].free() - offers[least].node.free_count
         least += 1
 
-    def on(number: int) -> Placement | None:
-        opened = {offer.node.name: offer.opened() for offer in offers[:number]}
-        nodes = tuple(opened.get(node.name, node) for node in situation.cluster.nodes)
-        return Solver(replace(situation.cluster, nodes=nodes)).find(request)
+    present = situation.present
 
-    step, most, best = 1, least, on(least)
-    while best is None and most < len(offers):
+    def fits(number: int) -> bool:
+        with present.changed(offer.opened() for offer in offers[:number]):
+            return present.fits(request)
+
+    step, most = 1, least
+    while not fits(most):
+        if most == len(offers):
+            return None
         least, most, step = most + 1, min(len(offers), most + step), 2 * step
-        best = on(most)
-    while best is not None and least < most:
+    while least < most:
         middle = (least + most) // 2
-        fewer = on(middle)
-        least, most, best = (least, middle, fewer) if fewer else (middle + 1, most, best)
-    return best
+        least, most = (least, middle) if fits(middle) else (middle + 1, most)
+    with present.changed(offer.opened() for offer in offers[:most]):
+        return present.find(request)
 
 
 def left_for(

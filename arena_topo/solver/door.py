@@ -30,7 +30,7 @@ from arena_topo.solver.search import NodeChoice, Objective, Search
 from arena_topo.solver.valuation import value_placement
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
-__all__ = ["NodeChoice", "Objective", "Solver", "place", "valued"]
+__all__ = ["Follower", "NodeChoice", "Objective", "Solver", "place", "valued"]
 
 
 class Solver:
@@ -93,7 +93,8 @@ class Solver:
 
     def remove(self, *names: NodeName) -> None:
         """Remove the nodes of these names; KeyError for a name that the cluster does not have."""
-        self._owned().remove(names)
+        if names:
+            self._owned().remove(names)
 
     @contextmanager
     def changed(self, nodes: Iterable[Node]) -> Iterator[None]:
@@ -295,6 +296,37 @@ class Solver:
     def counts(self, request: Request) -> Counts:
         """How many of these gangs fit by counting."""
         return baselines.counts(request, self.cluster)
+
+
+class Follower:
+    """A solver that follows a cluster from one reading to the next; for one owner, in one thread.
+
+    Readings are cheap to follow if unchanged nodes are the same objects.
+    """
+
+    def __init__(self) -> None:
+        self._solver: Solver | None = None
+        self._cluster: Cluster | None = None
+
+    def at(self, cluster: Cluster) -> Solver:
+        """The solver of this reading, until the next is asked for."""
+        if cluster is not self._cluster or self._solver is None:
+            before = self._cluster
+            if self._solver is None or before is None or _network(before) != _network(cluster):
+                self._solver = Solver(cluster)
+            else:
+                known = self._solver.index.nodes
+                changed = [node for node in cluster.nodes if known.get(node.name) is not node]
+                gone = known.keys() - {node.name for node in cluster.nodes}
+                self._solver.remove(*gone)
+                self._solver.put(*changed)
+            self._cluster = cluster
+        return self._solver
+
+
+def _network(cluster: Cluster) -> tuple[object, ...]:
+    """What joins the nodes of a cluster."""
+    return cluster.tiers, cluster.unused, cluster.beyond, cluster.guesses
 
 
 def place(request: Request, cluster: Cluster) -> Placement:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import NodeRecord, Record, Unread, record
@@ -42,6 +42,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
 )
 from arena_topo.engines.kubernetes.queued import (
+    QueuedJob,
     Snapshot,
     failed,
     parse_time,
@@ -78,6 +79,9 @@ from arena_topo.manifests import (
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.topology import Cluster
 
+if TYPE_CHECKING:
+    from arena_topo.clusters.observed import ClusterReader
+
 Object = dict[str, Any]
 
 _STORM = 30.0
@@ -109,6 +113,10 @@ class Queue(Writer):
         self._priorities: dict[str, int] | None = None
         self._cache: ClusterCache | None = None
         self._last: tuple[int, Snapshot] | None = None
+        self._owned: dict[int, tuple[Object, Mapping[str, Any], tuple[str, str]]] = {}
+        """The pods of gangs by their ids, each with its job and the key of that."""
+        self._reader: ClusterReader | None = None
+        self._known: tuple[Mapping[str, int], Mapping[int, _ReadJob]] | None = None
         # The controller of an object never changes.
         self._controller = lru_cache(maxsize=4096)(self._controller_of)
         self._mirrored: list[list[Object] | ArenaError] | None = None
@@ -177,25 +185,23 @@ class Queue(Writer):
 
     def _snapshot_of(self, answers: Answers) -> Snapshot:
         """The snapshot of all lists."""
-        jobs: list[Object | Record | Unread] | None = None
+        jobs: list[_ReadJob] | None = None
         collected: Answers = []
         for source, answer in answers:
             if source.kind == "MPIJob" and not isinstance(answer, ArenaError):
-                jobs = answer
-                collected.append((source, _records(answer)))
+                jobs = self._as_read(answer)
+                # Priorities matter only to gangs that wait, and to those that come after them.
+                if self._priorities is None and any(job.waits for job in jobs):
+                    self._values()
+                    jobs = self._as_read(answer)
+                records = [job.record for job in jobs if job.record is not None]
+                collected.append((source, records))
             else:
                 collected.append((source, answer))
         objects, unread = joined(collected)
-        whole = [job for job in jobs or () if isinstance(job, dict)]
-        ours = [mpijob for mpijob in whole if queued(mpijob, {}) is not None]
-        # Priorities matter only to gangs that wait, and to those that come after them.
-        priorities = self._values() if any(map(_waits, ours)) else {}
-        known = (queued(mpijob, priorities) for mpijob in ours)
         made = Snapshot(
-            jobs=tuple(job for job in known if job is not None),
-            failed=tuple(
-                job for mpijob in whole if job_over(mpijob) and (job := failed(mpijob)) is not None
-            ),
+            jobs=tuple([job.queued for job in jobs or () if job.queued is not None]),
+            failed=tuple([job.failed for job in jobs or () if job.failed is not None]),
             now=self.now(),
             objects=tuple(objects),
             see=self._looks(unread),
@@ -208,13 +214,22 @@ class Queue(Writer):
             return replace(made, objects=last.objects, see=last.see)
         return made
 
+    def _as_read(self, jobs: Iterable[Object | Record | Unread]) -> list[_ReadJob]:
+        """The jobs as the queue sees them, each worked out once for the same object."""
+        priorities, known = self._priorities or {}, self._known
+        if known is None or known[0] != priorities:
+            known = priorities, {}
+        read = [known[1].get(id(job)) or _ReadJob.of(job, priorities) for job in jobs]
+        self._known = priorities, {id(job.given): job for job in read}
+        return read
+
     def _looks(self, unread: list[str]) -> Callable[[Iterable[Record | Unread]], Cluster]:
         """The function that makes clusters of the objects of one snapshot, with a cache.
 
         A controller needs one for every job, and most are alike.
         """
         known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
-        reader = self._jobs.sources.reader()
+        reader = self._reader = self._reader or self._jobs.sources.reader()
 
         def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
@@ -248,11 +263,19 @@ class Queue(Writer):
                 denied = True
                 return None
 
+        before, self._owned = self._owned, {}
         for pod in self._gang_pods():
-            meta = pod["metadata"]
-            key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-            if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
-                pods_by_job[key].append(pod)
+            owned = before.get(id(pod))
+            if owned is None or owned[1] is not known.get(owned[2]):
+                meta = pod["metadata"]
+                key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
+                if key not in known or not belongs(
+                    pod, known[key], partial(controller_uid, key[0])
+                ):
+                    continue
+                owned = pod, known[key], key
+            self._owned[id(pod)] = owned
+            pods_by_job[owned[2]].append(pod)
         return pods_by_job
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
@@ -529,16 +552,33 @@ class Queue(Writer):
         return bool(spec.get("holderIdentity")) and at is not None and self.now() - at < _LIFE
 
 
-def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
-    """The records of the MPIJobs that reserve GPUs before their pods exist."""
-    # Jobs that another queue has suspended reserve nothing, whatever their annotations say, and
-    # most waiting jobs reserve nothing either: without them all of these share one cached cluster.
-    return [
-        record("MPIJob", job) if isinstance(job, dict) else job
-        for job in jobs
-        if not isinstance(job, dict)
-        or (_reserves(job) and (suspender(job) is None or not is_suspended(job)))
-    ]
+class _ReadJob(NamedTuple):
+    """An object of the list of MPIJobs, and what it is: a record, a gang of the queue."""
+
+    given: Object | Record | Unread
+    record: Record | Unread | None
+    queued: QueuedJob | None = None
+    failed: QueuedJob | None = None
+
+    @classmethod
+    def of(cls, job: Object | Record | Unread, priorities: Mapping[str, int]) -> _ReadJob:
+        """The object as it is; it has a record if it reserves GPUs before its pods exist."""
+        if not isinstance(job, dict):
+            return cls(job, job)
+        # Jobs that another queue has suspended reserve nothing, whatever their annotations say, and
+        # most waiting jobs reserve nothing either: without them all of these share one cluster.
+        reserving = _reserves(job) and (suspender(job) is None or not is_suspended(job))
+        return cls(
+            job,
+            record("MPIJob", job) if reserving else None,
+            queued(job, priorities),
+            failed(job) if job_over(job) else None,
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a gang that waits."""
+        return self.queued is not None and self.queued.state == "waiting"
 
 
 def _whole_job(obj: Object) -> Object | Record | Unread | None:
@@ -598,8 +638,3 @@ def _reserves(mpijob: Object) -> bool:
     """Whether a job may reserve GPUs."""
     notes = (mpijob.get("metadata") or {}).get("annotations") or {}
     return _is_placed(mpijob) or RESERVED_ANNOTATION in notes
-
-
-def _waits(mpijob: Object) -> bool:
-    """Whether a job waits for its placement."""
-    return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "waiting"

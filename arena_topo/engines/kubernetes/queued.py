@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from arena_topo.clusters.queues import is_suspended, suspender
@@ -79,7 +80,7 @@ class QueuedJob:
         return self.tries >= MOST_TRIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """All unfinished jobs of arena-topo, and the objects that decide what is free.
 
@@ -103,6 +104,8 @@ class Snapshot:
 
         With `pods` False also without their pods and what these claim.
         """
+        if pods and self._recorded.isdisjoint(without):
+            return self._whole
         return self.see(
             manifest
             for manifest in self.objects
@@ -110,14 +113,29 @@ class Snapshot:
             and (pods or not _is_used_by(manifest, without))
         )
 
+    @cached_property
+    def _whole(self) -> Cluster:
+        return self.see(self.objects)
+
+    @cached_property
+    def _recorded(self) -> frozenset[tuple[str, str]]:
+        """The jobs with records."""
+        return frozenset(entry.key for entry in self.objects if isinstance(entry, JobRecord))
+
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
         return (manifest for manifest in self.objects if isinstance(manifest, PodRecord))
 
     def emptied(self) -> Cluster:
         """The cluster as if all jobs of arena-topo had ended."""
-        pods = {pod.key for pod in self.pods() if pod.ours}
-        return self.see(manifest for manifest in self.objects if not _is_ours(manifest, pods))
+        return self._emptied
+
+    @cached_property
+    def _emptied(self) -> Cluster:
+        pods: set[tuple[str, str]] = set()
+        if any(isinstance(manifest, ClaimRecord) for manifest in self.objects):
+            pods = {pod.key for pod in self.pods() if pod.ours}
+        return self.see([manifest for manifest in self.objects if not _is_ours(manifest, pods)])
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
@@ -140,9 +158,11 @@ def _is_used_by(record: Record | Unread, jobs: Collection[tuple[str, str]]) -> b
 
 
 def _is_ours(record: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
+    if isinstance(record, PodRecord):
+        return record.ours
     if isinstance(record, ClaimRecord):
         return record.belongs(pods)
-    return isinstance(record, JobRecord) or (isinstance(record, PodRecord) and record.ours)
+    return isinstance(record, JobRecord)
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
