@@ -557,6 +557,12 @@ def test_the_owner_reads_what_the_controller_did_to_a_gang(world, capsys):
             for screen in ("get", "why"):
                 assert f"{cause}{nth} start\n" in shown(here, capsys, screen, "job")
             (node,) = here.nodes("job")
+    # No node takes it now; a taint of these may be removed.
+    told = " ".join(shown(here, capsys, "why", "job").split())
+    assert (
+        "try: once its nodes are back: arena-topo resume job -n default; or arena-topo delete"
+        in told
+    )
     stop = json.loads(shown(here, capsys, "get", "job", "-o", "json"))["lastStop"]
     assert stop["times"] == 2
     assert stop["reason"] == f"node {node} was lost: taint again:NoExecute"

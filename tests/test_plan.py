@@ -253,6 +253,9 @@ def test_nics_that_no_resource_gives_to_pods_are_named_without_a_flag():
     assert advice.startswith(
         "these nodes offer pods no common RDMA device; their NICs would give these pods 186 GB/s"
     )
+    # Their NICs are theirs alone: workers that request a device stay pending.
+    note = "hgx-0 and 1 more offer pods no RDMA device: the workers cannot start there while"
+    assert f"{note} --rdma asks for rdma/hca" in proposed(world, workers=3, gpus=4, rdma=True).notes
 
 
 def test_nics_that_nodes_of_this_kind_only_usually_have_are_no_advice():

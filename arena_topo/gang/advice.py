@@ -15,9 +15,7 @@ from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement, band
 from arena_topo.solver.door import valued
 from arena_topo.topology import Cluster, Node
-
-RDMA_DEVICE = "rdma/hca"
-"""The flag that requests RDMA devices."""
+from arena_topo.topology.nics import RDMA_DEVICE
 
 
 def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from arena_topo.solver import (
 )
 from arena_topo.solver.door import NodeChoice, Solver
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
+from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
@@ -516,6 +517,7 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
         *_left_out(job, cluster),
         *shape.shape_remarks(made),
         *(_doubts(placement, cluster) if placement else ()),
+        *(_without_rdma(job, placement, cluster) if placement and site.native is None else ()),
         *_may_be_less(job, made.forecast),
         *filter(None, [_slowed(request, cluster) if request is not None else None]),
     )
@@ -579,6 +581,18 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
         machine.nics and None not in {nic.speed for nic in machine.nics} for machine in machines
     ):
         yield guess
+
+
+def _without_rdma(job: MPIJob, placement: Placement, cluster: Cluster) -> Iterator[str]:
+    """The note that chosen nodes have no RDMA device to give to pods that request it."""
+    chosen = set(placement.nodes)
+    names = [node.name for node in cluster.nodes if node.name in chosen and not node.rdma]
+    if job.rdma and names:
+        where = f"{names[0]} offers" if len(names) == 1 else f"{shortened(names, 1)} offer"
+        yield (
+            f"{where} pods no RDMA device: the workers cannot start there while --rdma asks for"
+            f" {RDMA_DEVICE}"
+        )
 
 
 def _may_be_less(job: MPIJob, forecast: PlacementForecast | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import HCA_VARIABLE, Binding, Guarantee
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, Machine, NodeName
-from arena_topo.topology.nics import is_rdma
+from arena_topo.topology.nics import RDMA_DEVICE, is_rdma
 
 _HCA = re.compile(r"mlx[45]_\w{1,56}", re.ASCII)
 """The names of devices of the Linux drivers mlx4 and mlx5, to which NCCL_IB_HCA applies (NCCL,
@@ -49,7 +49,7 @@ def chosen_hcas(
     hosts = len(placement.assignments if binding.separate else placement.nodes)
     known = all(worker.gpus for worker in placement.assignments)
     resources = [device.name for device in job.device if is_rdma(device.name)]
-    resources += ["rdma/hca"] * job.rdma
+    resources += [RDMA_DEVICE] * job.rdma
     own = next((name for name in resources if not name.startswith(_SHARED)), "")
     for wrong, why in (
         (named_by_job(job), "the job sets it itself"),

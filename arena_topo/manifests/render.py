@@ -45,6 +45,7 @@ from arena_topo.manifests.templates import render_template, template_objects
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
+from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.topology.published import SCHEDULE_LABEL
 
 CHART = "0.28.0"
@@ -439,7 +440,7 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     if job.gpus:
         worker[resource] = str(job.gpus)
     if job.rdma:
-        worker.setdefault("rdma/hca", "1")
+        worker.setdefault(RDMA_DEVICE, "1")
     worker |= compute["worker"]
     return {"worker": worker, "launcher": compute["launcher"]}
 

@@ -389,7 +389,11 @@ def _incomplete(case: Case) -> Words | None:
 
 def _never(case: Case) -> Words | None:
     never = (case.waits or case.at_gates) and case.fit.verdict is Fits.NEVER
-    return _when(never, what=case.fit.message, why=case.fit.why)
+    hint = f"{case.words['delete']}, and submit what can be placed"
+    if case.status.last_stop is not None:
+        # It ran here: what excludes its nodes now may end.
+        hint = f"{_by_itself(case, 'once its nodes are back')}; or {hint}"
+    return _when(never, what=case.fit.message, why=case.fit.why, hint=hint)
 
 
 def _unmarked(case: Case) -> Words | None:
@@ -793,7 +797,7 @@ RULES = (
     Rule(Code.SUSPENDED_BY_USER, _suspended, hint="{resume}"),
     # waiting
     Rule(Code.NOT_RESUMED, _incomplete, hint="if the command that submits it was stopped: {anew}"),
-    Rule(Code.NEVER_FITS, _never, hint="{delete}, and submit what can be placed"),
+    Rule(Code.NEVER_FITS, _never),
     Rule(Code.NOT_RESUMED, _unmarked, "it waits, and no controller starts it", "{resume}"),
     Rule(
         Code.IMAGE_PULL,

@@ -91,6 +91,10 @@ _RDMA_NAMES = frozenset(
 )
 
 
+RDMA_DEVICE = "rdma/hca"
+"""The resource that `--rdma` requests, as arena does."""
+
+
 @lru_cache(maxsize=1024)
 def is_rdma(resource: str) -> bool:
     """Whether a resource of Kubernetes is RDMA.
