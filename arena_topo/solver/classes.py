@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from arena_topo.bandwidth import Wire, network_limit
 from arena_topo.solver import Reason, Request, band, edge
@@ -24,8 +24,16 @@ from arena_topo.solver.memo import remembered
 from arena_topo.solver.valuation import nvlink_domain
 from arena_topo.topology import CORDONED, GPUSet, Node, NodeName, count
 
+MOST_CLASSES = 1 << 13
+"""The most classes of nodes that searches share, on whatever cluster."""
+
+MOST_TABLES = 128
+"""The most tables of their values, by what a request asks for."""
+
 MOST_SHAPES = 64
 """The sizes and limits of requests for which an index remembers the classes of nodes."""
+
+_Value = TypeVar("_Value")
 
 ModelAndResource = tuple[str, str]
 """The key of nodes that one gang may combine: GPU model, resource name."""
@@ -83,7 +91,6 @@ class NodeClass:
         value = (self.loads.worst if self.picked else self.loads.best)(self.free, size, terms)
         return min(value, self.network_limit(terms))
 
-    @remembered
     def speeds(self, terms: Terms) -> tuple[float, ...]:
         """GB/s that a job can count on with 1, 2, ... workers on one node, as many as it takes."""
         most = min(self.capacity, terms.ranks // terms.gpus)
@@ -102,24 +109,31 @@ class NodeClass:
             return self.loads.worst(self.free, size, floor.joined)
         return self.loads.most_inside(self.free, size, self._floor(floor))
 
-    def price(self, workers: int, floor: Floor) -> int | None:
-        """The cost of so many workers on one node at a floor; None if they are too slow.
+    def prices(self, floor: Floor) -> Mapping[int, int]:
+        """The cost of each number of workers that reaches a floor: of all if on a single node.
 
         Where the kubelet picks, no nearness counts, and GPUs are only counted, as nobody knows
         which ones remain; at equal cost the node with the faster planned set is preferred.
         """
-        if self.best(workers, floor.terms) < floor.bandwidth:
-            return None
         if self.network_limit(floor.joined) < floor.inside:
-            return None
-        if self.picked:
-            size = workers * floor.terms.gpus
-            if floor.inside and self.loads.worst(self.free, size, floor.joined) < floor.inside:
-                return None
-            cost = self.cost.counted(count(self.free) - self.unattributed, size)
-            return NEARNESS * cost + (self._shortfall(workers, floor) if self.blind else 0)
-        cheapest = self.cheapest(workers, floor)
-        return None if cheapest is None else cheapest[0]
+            return {}
+        terms = floor.terms
+        whole = terms.ranks // terms.gpus
+        if terms.hosts is Hosts.NODE:
+            loads: tuple[int, ...] = (whole,) if self.best(whole, terms) >= floor.bandwidth else ()
+        else:
+            speeds = enumerate(self.speeds(terms), 1)
+            loads = tuple([load for load, speed in speeds if speed >= floor.bandwidth])
+        if not self.picked:
+            return self.loads.prices(self.cost, self.free, loads, self._floor(floor))
+        free, gpus = count(self.free) - self.unattributed, terms.gpus
+        return {
+            load: NEARNESS * self.cost.counted(free, load * gpus)
+            + (self._shortfall(load, floor) if self.blind else 0)
+            for load in loads
+            if not floor.inside
+            or self.loads.worst(self.free, load * gpus, floor.joined) >= floor.inside
+        }
 
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
         """The nearest set for so many workers at a floor, and the price of the node."""
@@ -197,6 +211,38 @@ class NodeClass:
         return floor if terms is floor.terms else floor._replace(terms=terms)
 
 
+class Table(dict[NodeClass, _Value]):
+    """Values by class, each computed when it is asked for."""
+
+    def __init__(self, value: Callable[[NodeClass], _Value]) -> None:
+        self._value = value
+
+    def __missing__(self, nodes: NodeClass) -> _Value:
+        value = self[nodes] = self._value(nodes)
+        return value
+
+
+@lru_cache(maxsize=MOST_TABLES)
+def speeds_of(terms: Terms) -> Mapping[NodeClass, tuple[float, ...]]:
+    """`NodeClass.speeds` of all classes."""
+    return Table(lambda nodes: nodes.speeds(terms))
+
+
+@lru_cache(maxsize=MOST_TABLES)
+def assumed_of(terms: Terms) -> Mapping[NodeClass, bool]:
+    """`NodeClass.assumed` of all classes."""
+    return Table(lambda nodes: nodes.assumed(terms))
+
+
+@lru_cache(maxsize=MOST_TABLES)
+def prices_of(floor: Floor) -> Mapping[NodeClass, Mapping[int, int]]:
+    """`NodeClass.prices` of all classes."""
+    return Table(lambda nodes: nodes.prices(floor))
+
+
+_shared_class = lru_cache(maxsize=MOST_CLASSES)(NodeClass)
+
+
 def class_of(
     index: Index,
     node: Node,
@@ -211,7 +257,7 @@ def class_of(
     sets = loads.sets
     # Where all sets of a size are worth the same, it does not matter who picks.
     blind = blind and not node.pins and not loads.alike
-    return NodeClass(
+    return _shared_class(
         loads=loads,
         cost=spreading_cost(sets, index.proximity(node.machine)) if spread else packing_cost(sets),
         free=node.free,
@@ -404,6 +450,86 @@ class NodeGroups:
                         yield self.index.nodes[name]
 
 
+Row = tuple[int, ...]
+"""The number of nodes of a domain by their capacity, the largest first."""
+
+
+class Rows:
+    """The nodes of each domain by the most workers that they take: their capacity.
+
+    `capacities` are the different ones, the largest first.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        leaves: Sequence[Mapping[int, int]],
+        counts: Sequence[int],
+        capacity: Sequence[int],
+    ) -> None:
+        self.index = index
+        self.capacities = sorted({*capacity} - {0}, reverse=True)
+        self._leaves = leaves
+        self._capacity = capacity
+        whole = Counter[int]()
+        for most, nodes in zip(capacity, counts, strict=True):
+            whole[most] += nodes
+        self.whole = tuple(map(whole.__getitem__, self.capacities))
+        """The row of the whole cluster."""
+
+    @cached_property
+    def _by_leaf(self) -> list[list[int]]:
+        """For each capacity, the number of its nodes by leaf."""
+        of = {most: [0] * len(self.index.paths) for most in (*self.capacities, 0)}
+        for most, leaves in zip(self._capacity, self._leaves, strict=True):
+            numbers = of[most]
+            for leaf, nodes in leaves.items() if most else ():
+                numbers[leaf] += nodes
+        return [of[most] for most in self.capacities]
+
+    @remembered
+    def at(self, level: int) -> tuple[list[Row], list[int]]:
+        """The different rows of the domains of a level, and the place there of each domain's."""
+        domains = self.index.levels[level]
+        if len(domains) == 1:
+            return [self.whole], [0]
+        if len(domains) == len(self.index.paths):
+            rows = list(zip(*self._by_leaf, strict=True))
+        else:
+            sums = [list(accumulate(numbers, initial=0)) for numbers in self._by_leaf]
+            rows = [
+                tuple([line[domain.leaves.stop] - line[domain.leaves.start] for line in sums])
+                for domain in domains
+            ]
+        places: dict[Row, int] = {}
+        of = [places.setdefault(row, len(places)) for row in rows]
+        return list(places), of
+
+    def held(self, row: Row, nodes: int) -> int:
+        """The most workers on so many of these nodes."""
+        workers = 0
+        for load, number in zip(self.capacities, row, strict=True):
+            if number >= nodes:
+                return workers + load * nodes
+            workers += load * number
+            nodes -= number
+        return workers
+
+    @remembered
+    def needed(self, level: int, workers: int) -> list[int | None]:
+        """For each different row, the fewest nodes for so many workers; None if there are not."""
+        return [self._needed(row, workers) for row in self.at(level)[0]]
+
+    def _needed(self, row: Row, workers: int) -> int | None:
+        nodes = 0
+        for load, number in zip(self.capacities, row, strict=True):
+            if load * number >= workers:
+                return nodes - (-workers // load)
+            workers -= load * number
+            nodes += number
+        return None
+
+
 class Profile(NamedTuple):
     """Classes by number whose nodes can have the same loads; `nodes` in all."""
 
@@ -435,11 +561,11 @@ class Candidates:
         """The kinds that have capacity: a gang combines nodes of one kind only."""
         return sorted({nodes.kind for nodes in self.classes if nodes.capacity})
 
-    def of(self, kind: ModelAndResource) -> Iterator[tuple[int, NodeClass]]:
+    @remembered
+    def of(self, kind: ModelAndResource) -> list[tuple[int, NodeClass]]:
         """The classes of a kind with capacity, with their numbers."""
-        for at, nodes in enumerate(self.classes):
-            if nodes.capacity and nodes.kind == kind:
-                yield at, nodes
+        classes = enumerate(self.classes)
+        return [(at, nodes) for at, nodes in classes if nodes.capacity and nodes.kind == kind]
 
     @remembered
     def off_the_switch(self, kind: ModelAndResource, ranks: int) -> bool:
@@ -450,11 +576,17 @@ class Candidates:
         """
         return any(nodes.off_the_switch(ranks) for _, nodes in self.of(kind))
 
-    def one_by_one(self, kind: ModelAndResource, terms: Terms) -> Iterator[tuple[int, NodeClass]]:
+    def one_by_one(self, kind: ModelAndResource, terms: Terms) -> list[tuple[int, NodeClass]]:
         """The classes of a kind whose nodes are valued one by one under these terms."""
-        for at, nodes in self.of(kind):
-            if not nodes.parts_of_a_host(terms) or self.off_the_switch(kind, terms.ranks):
-                yield at, nodes
+        own = self.of(kind)
+        if terms.hosts not in AMONG or self.off_the_switch(kind, terms.ranks):
+            return own
+        return [(at, nodes) for at, nodes in own if not nodes.domain]
+
+    @remembered
+    def rows(self, capacities: tuple[int, ...]) -> Rows:
+        """The nodes of each domain by capacity, which is given for each class."""
+        return Rows(self.index, self.leaves, self.counts, capacities)
 
     @remembered
     def profiles(
@@ -469,9 +601,10 @@ class Candidates:
         With `known`, without assumed networks; with `every`, as if all were valued one by one.
         """
         profiles: dict[tuple[float, ...], list[int]] = {}
+        speeds, assumed = speeds_of(terms), assumed_of(terms)
         for at, nodes in self.of(kind) if every else self.one_by_one(kind, terms):
-            if not (known and nodes.assumed(terms)):
-                profiles.setdefault(nodes.speeds(terms), []).append(at)
+            if not (known and assumed[nodes]):
+                profiles.setdefault(speeds[nodes], []).append(at)
         return {speeds: self.profile(classes) for speeds, classes in profiles.items()}
 
     def profile(self, classes: list[int]) -> Profile:

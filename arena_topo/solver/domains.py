@@ -10,14 +10,20 @@ the fewest domains.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
 from typing import NamedTuple
 
-from arena_topo.solver.classes import Candidates, ModelAndResource, NodeClass, Profile
+from arena_topo.solver.classes import (
+    Candidates,
+    ModelAndResource,
+    NodeClass,
+    Profile,
+    Row,
+    Rows,
+    prices_of,
+)
 from arena_topo.solver.gpu_sets import SMALL
 from arena_topo.solver.index import Domain, Index
 from arena_topo.solver.loads import Floor
@@ -69,97 +75,54 @@ class Demand(NamedTuple):
         return self._replace(most=min(self.most, nodes))
 
 
-Row = tuple[int, ...]
-"""The number of nodes of a domain by their largest load, the largest first."""
-
-
 class DomainSearch:
     """The search for the nodes of gangs at one bandwidth, in the domains of the network.
 
-    `loads` has the possible loads of a node with the numbers of the classes that have them. `price`
-    is the cost of a load of a class; None if it is impossible after all.
+    `loads` has the possible loads of a node with the numbers of the classes that have them.
+    `prices` has the cost of each load of a class that is possible after all; without it none costs.
     """
 
     def __init__(
         self,
         candidates: Candidates,
         loads: Iterable[tuple[Sequence[int], Profile]],
-        price: Callable[[int, int], int | None],
+        prices: Mapping[NodeClass, Mapping[int, int]] | None,
     ) -> None:
         self.index = candidates.index
         self.candidates = candidates
-        self._price = price
+        self._table = prices
         self._some = [(possible, own) for possible, own in loads if possible]
         self._largest = max((possible[-1] for possible, _ in self._some), default=0)
         self._gapless = all(len(possible) == possible[-1] for possible, _ in self._some)
         self.total = sum(possible[-1] * own.nodes for possible, own in self._some)
-        self._needs: dict[tuple[Row, int], int | None] = {}
 
     @cached_property
     def _possible(self) -> dict[int, Sequence[int]]:
         """The possible loads of each class that has any."""
         return {at: possible for possible, own in self._some for at in own.classes}
 
-    @remembered
-    def _prices(self, at: int) -> dict[int, int]:
-        """The costs of the loads of a class."""
-        costs = ((load, self._price(at, load)) for load in self._possible.get(at, ()))
-        return {load: cost for load, cost in costs if cost is not None}
+    @cached_property
+    def _prices(self) -> dict[int, Mapping[int, int]]:
+        """The costs of the loads of each class that has any."""
+        if self._table is None:
+            return {at: dict.fromkeys(possible, 0) for at, possible in self._possible.items()}
+        classes = self.candidates.classes
+        prices = {}
+        for at, possible in self._possible.items():
+            prices[at] = own = self._table[classes[at]]
+            if [*own] != [*possible]:
+                prices[at] = {load: own[load] for load in possible if load in own}
+        return prices
+
+    @cached_property
+    def _rows(self) -> Rows:
+        capacities = [0] * len(self.candidates.classes)
+        for possible, own in self._some:
+            for at in own.classes:
+                capacities[at] = possible[-1]
+        return self.candidates.rows(tuple(capacities))
 
     # The number of nodes
-
-    @cached_property
-    def _capacities(self) -> Sequence[int]:
-        """The different largest loads of nodes, the largest first."""
-        return sorted({possible[-1] for possible, _ in self._some}, reverse=True)
-
-    @cached_property
-    def _by_leaf(self) -> list[list[int]]:
-        """For each of these loads, the number of its nodes by leaf."""
-        of = {load: [0] * len(self.index.paths) for load in self._capacities}
-        for possible, own in self._some:
-            numbers = of[possible[-1]]
-            for at in own.classes:
-                for leaf, nodes in self.candidates.leaves[at].items():
-                    numbers[leaf] += nodes
-        return list(of.values())
-
-    @remembered
-    def _rows(self, level: int) -> Sequence[Row]:
-        """The nodes of each domain of a level."""
-        domains = self.index.levels[level]
-        if len(domains) == 1:
-            nodes = Counter[int]()
-            for possible, own in self._some:
-                nodes[possible[-1]] += own.nodes
-            return [tuple(map(nodes.__getitem__, self._capacities))]
-        if len(domains) == len(self.index.paths):
-            return list(zip(*self._by_leaf, strict=True))
-        sums = [list(accumulate(numbers, initial=0)) for numbers in self._by_leaf]
-        return [
-            tuple([line[domain.leaves.stop] - line[domain.leaves.start] for line in sums])
-            for domain in domains
-        ]
-
-    def _held(self, row: Row, nodes: int) -> int:
-        """The most workers on so many of these nodes."""
-        workers = 0
-        for load, number in zip(self._capacities, row, strict=True):
-            if number >= nodes:
-                return workers + load * nodes
-            workers += load * number
-            nodes -= number
-        return workers
-
-    def _needed(self, row: Row, workers: int) -> int | None:
-        """The fewest of these nodes for so many workers; None if they do not hold all."""
-        nodes = 0
-        for load, number in zip(self._capacities, row, strict=True):
-            if load * number >= workers:
-                return nodes - (-workers // load)
-            workers -= load * number
-            nodes += number
-        return None
 
     def _may_hold(self, level: int, demand: Demand) -> bool:
         """Whether a domain of a level might hold the gang, by what the largest nodes take."""
@@ -170,7 +133,8 @@ class DomainSearch:
         """The most workers that so many nodes of one domain of a level hold."""
         if nodes == 1:
             return self._largest
-        return max((self._held(row, nodes) for row in set(self._rows(level))), default=0)
+        held = self._rows.held
+        return max((held(row, nodes) for row in self._rows.at(level)[0]), default=0)
 
     def holds(self, level: int, demand: Demand) -> bool:
         """Whether one domain of a level holds the gang."""
@@ -184,19 +148,19 @@ class DomainSearch:
         """The fewest nodes of one domain of a level that hold the gang; None if over the limit."""
         if demand.least > demand.most or not self._may_hold(level, demand):
             return None
-        rows = self._rows(level)
-        needed = {row: self._needed(row, demand.workers) for row in set(rows)}
-        fewest = min((nodes for nodes in needed.values() if nodes is not None), default=None)
+        needed = self._rows.needed(level, demand.workers)
+        fewest = min((nodes for nodes in needed if nodes is not None), default=None)
         if fewest is None or fewest > demand.most:
             return None
         if self._gapless and fewest >= demand.least:
             return fewest
         # Loads have gaps, or `least` is larger, so it may take more nodes.
         best: int | None = None
-        for domain, row in zip(self.index.levels[level], rows, strict=True):
-            nodes = needed[row]
+        rows, places = self._rows.at(level)
+        for domain, place in zip(self.index.levels[level], places, strict=True):
+            nodes = needed[place]
             most = demand.most if best is None else best - 1
-            if nodes is not None and max(demand.least, nodes) <= min(sum(row), most):
+            if nodes is not None and max(demand.least, nodes) <= min(sum(rows[place]), most):
                 choice = self._chosen(domain.leaves, demand)
                 if choice is not None and (best is None or choice.nodes < best):
                     best = choice.nodes
@@ -226,17 +190,21 @@ class DomainSearch:
         nodes, of which the last takes the rest, then the fewest free GPUs. Costs are bounded first,
         by the cheapest nodes of all domains: few domains are looked at.
         """
-        rows, domains = self._rows(level), self.index.levels[level]
-        holds = {row: self._held(row, demand.most) >= demand.workers for row in set(rows)}
-        possible = [domain for domain in domains if holds[rows[domain.at]]]
+        (rows, places), domains = self._rows.at(level), self.index.levels[level]
+        needed = self._rows.needed(level, demand.workers)
+        holds = [nodes is not None and nodes <= demand.most for nodes in needed]
+        possible = [domain for domain, at in zip(domains, places, strict=True) if holds[at]]
         if len(possible) <= MAX_DOMAINS_TRIED:
             yield from possible
             return
-        bounds = {row: self._filled(self._cheapest(row), demand) for row in holds if holds[row]}
+        bounds = [
+            self._filled(self._cheapest(row), demand) if held else 0
+            for row, held in zip(rows, holds, strict=True)
+        ]
         queue = [
             (
                 self._inner(level, domain, demand),
-                bounds[rows[domain.at]],
+                bounds[places[domain.at]],
                 domain.free,
                 domain.at,
                 False,
@@ -256,8 +224,8 @@ class DomainSearch:
         """A lower bound of the inner domains that hold the gang."""
         if not domain.children:
             return demand.workers
-        rows, all_nodes = self._rows(level + 1), self.index.width[level]
-        held = max(self._held(rows[child.at], all_nodes) for child in domain.children)
+        (rows, places), all_nodes = self._rows.at(level + 1), self.index.width[level]
+        held = max(self._rows.held(rows[places[child.at]], all_nodes) for child in domain.children)
         return -(-demand.workers // max(1, held))
 
     def _filled(self, nodes: Iterable[tuple[int, int, Mapping[int, int]]], demand: Demand) -> int:
@@ -278,32 +246,41 @@ class DomainSearch:
     def _ranked(self, domain: Domain) -> Iterator[tuple[int, int, Mapping[int, int]]]:
         """The nodes of a domain, the largest first, of these the cheapest."""
         counts = self.candidates.counts_in(domain.leaves)
-        own = [(self._possible[at][-1], at) for at in counts if self._prices(at)]
-        for load, at in sorted(
-            own, key=lambda one: (-one[0], self._prices(one[1])[one[0]], one[1])
-        ):
-            yield load, counts[at], self._prices(at)
+        rank = self._rank
+        for at in sorted([at for at in counts if at in rank], key=rank.__getitem__):
+            yield self._possible[at][-1], counts[at], self._prices[at]
+
+    @cached_property
+    def _rank(self) -> dict[int, int]:
+        """The order of the classes: the largest capacity first, then the least cost of that."""
+        own = [
+            (-load, prices[load], at)
+            for at, prices in self._prices.items()
+            if (load := self._possible[at][-1]) in prices
+        ]
+        return {at: place for place, (_, _, at) in enumerate(sorted(own))}
 
     def _cheapest(self, row: Row) -> Iterator[tuple[int, int, Mapping[int, int]]]:
         """As many nodes, each with the least cost of any node of its largest load."""
-        for load, number in zip(self._capacities, row, strict=True):
+        for load, number in zip(self._rows.capacities, row, strict=True):
             if number:
                 yield load, number, self._least_prices[load]
 
     @cached_property
     def _least_prices(self) -> dict[int, dict[int, int]]:
         """The least cost of each load of a node, by its largest load."""
-        least: dict[int, dict[int, int]] = {load: {} for load in self._capacities}
+        least: dict[int, dict[int, int]] = {load: {} for load in self._rows.capacities}
         for at, possible in self._possible.items():
             known = least[possible[-1]]
-            for load, price in self._prices(at).items():
+            for load, price in self._prices[at].items():
                 known[load] = min(price, known.get(load, price))
         return least
 
     def _nested(self, level: int, domain: Domain, demand: Demand) -> Sequence[int]:
         """The leaves of the fewest inner domains that hold the gang, chosen level by level."""
         nodes, margin = demand.most, 0
-        for load, number in zip(self._capacities, self._rows(level)[domain.at], strict=True):
+        rows, places = self._rows.at(level)
+        for load, number in zip(self._rows.capacities, rows[places[domain.at]], strict=True):
             if nodes > 0 and number:
                 margin = load
             nodes -= number
@@ -324,9 +301,9 @@ class DomainSearch:
         have gaps); `margin` is the load of the last node, and no larger t matters. The domains with
         the largest excess are taken, and each is then exchanged for the smallest that is enough.
         """
-        rows = self._rows(level)
+        rows, places = self._rows.at(level)
         missing = [demand.workers - load * demand.most for load in range(margin + 1)]
-        parts = [self._excess(rows[domain.at], margin) for domain in domains]
+        parts = [self._excess(rows[places[domain.at]], margin) for domain in domains]
         order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
         spare, size = [-more for more in missing], 0
         while min(spare) < 0 and size < len(order):
@@ -349,7 +326,7 @@ class DomainSearch:
     @remembered
     def _excess(self, row: Row, margin: int) -> list[int]:
         """The sum over these nodes of the largest load beyond 0, 1, ..., `margin`."""
-        nodes = list(zip(self._capacities, row, strict=True))
+        nodes = list(zip(self._rows.capacities, row, strict=True))
         return [
             sum((load - least) * number for load, number in nodes if load > least)
             for least in range(margin + 1)
@@ -360,8 +337,9 @@ class DomainSearch:
     def _chosen(self, leaves: Sequence[int], demand: Demand) -> Choice | None:
         """The fewest nodes of these leaves that hold the gang, and of these the cheapest."""
         counts = self.candidates.counts_in(leaves)
-        ids = [at for at in counts if self._prices(at)]
-        offers = [KnapsackItem(count=counts[at], prices=self._prices(at)) for at in ids]
+        prices = self._prices
+        ids = [at for at in counts if prices.get(at)]
+        offers = [KnapsackItem(count=counts[at], prices=prices[at]) for at in ids]
         selection = select(offers, demand.workers, least=demand.least, most=demand.most)
         if selection is None:
             return None
@@ -406,7 +384,7 @@ def search_of(
         search = candidates.searches[key] = DomainSearch(
             candidates,
             _loads(candidates, kind, floor, known=known, most=most, priced=priced),
-            lambda at, load: candidates.classes[at].price(load, floor) if priced else 0,
+            prices_of(floor) if priced else None,
         )
     return search
 
@@ -443,7 +421,7 @@ def _loads(
         for at in profile.classes:
             nodes = candidates.classes[at]
             if doubtful(nodes):
-                some = [load for load in loads if nodes.price(load, floor) is not None]
+                some = [load for load in loads if load in prices_of(floor)[nodes]]
                 yield some, candidates.profile([at])
             else:
                 sure.append(at)

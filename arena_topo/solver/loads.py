@@ -263,6 +263,16 @@ class Loads:
         return min(own for _, _, own, _ in fast) * NEARNESS + nearness, nearest
 
     @remembered
+    def prices(
+        self, cost: PackingCost, free: GPUSet, workers: tuple[int, ...], floor: Floor
+    ) -> dict[int, int]:
+        """The price of each of these numbers of workers that a set of GPUs with a floor holds."""
+        sets = (
+            (load, self.cheapest(cost, free, load * floor.terms.gpus, floor)) for load in workers
+        )
+        return {load: nearest[0] for load, nearest in sets if nearest is not None}
+
+    @remembered
     def nearness(self, chosen: GPUSet, terms: Terms) -> int:
         """How near these GPUs are to each other and to their NICs: smaller is nearer.
 

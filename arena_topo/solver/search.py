@@ -25,7 +25,13 @@ from arena_topo.solver import (
     distances,
     edge,
 )
-from arena_topo.solver.classes import Candidates, ModelAndResource, NodeGroups, groups_for
+from arena_topo.solver.classes import (
+    Candidates,
+    ModelAndResource,
+    NodeGroups,
+    groups_for,
+    prices_of,
+)
 from arena_topo.solver.domains import (
     Choice,
     Demand,
@@ -500,8 +506,9 @@ class Search:
         floor = Floor(terms=terms, bandwidth=least, joined=terms._replace(joined=True))
         inside = max(nodes.most_inside(workers, floor) for _, nodes in large)
         floor = floor._replace(inside=inside)
-        prices = {at: nodes.price(workers, floor) for at, nodes in large}
-        least_price = min(price for price in prices.values() if price is not None)
+        costs = prices_of(floor)
+        prices = {at: costs[nodes][workers] for at, nodes in large if workers in costs[nodes]}
+        least_price = min(prices.values())
         cheapest = {at for at, price in prices.items() if price == least_price}
         leaves = set[int]().union(*(candidates.leaves[at] for at in cheapest))
         used = {leaf: domains_of(self.index, (leaf,)) for leaf in leaves}
