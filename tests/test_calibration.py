@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +19,20 @@ from arena_topo.bandwidth import Host, Wire, estimate
 from arena_topo.errors import UsageError
 from arena_topo.solver import Request
 from arena_topo.solver.door import Solver
-from arena_topo.topology import Cluster, MeasuredRate, Node, NodeName, PoolRates, Software, gpu_set
+from arena_topo.topology import (
+    Cluster,
+    MeasuredRate,
+    Node,
+    NodeName,
+    PoolRates,
+    Software,
+    documents,
+    gpu_set,
+    presets,
+)
+from arena_topo.topology import calibrated as calibrated_nodes
 from arena_topo.topology.calibrations import NoCalibration, calibration_map, pool_in
+from arena_topo.topology.published import config_map
 from arena_topo.training import Span, Workload, all_reduce_time, step_time
 from arena_topo.training.calibration import Kind, MeasuredPlacement, calibrate
 
@@ -265,6 +279,26 @@ def test_an_invalid_calibration_is_named(change, words):
     assert words in str(error.value)
 
 
+def test_a_table_of_measured_sets_has_its_day_beside_each_forecast():
+    quad = presets.preset_machine("dgx-1-v100", "node-0")
+    when = "2026-05-31, NCCL 2.21.5"
+    quad = replace(quad, measured=((gpu_set(range(4)), 61.5),), measured_on=when)
+    document = config_map(quad, quad.everything)
+    assert document["data"]["busBandwidthMeasured"] == when
+    read = documents.from_config_map(document).machine
+    found = bandwidth(4, machine=read)
+    assert (found.point, found.measured) == (61.5, f"measured {when}")
+    # The equal machines of a cluster share the table and its day.
+    other = Node(name=NodeName("b"), machine=replace(quad, measured=(), measured_on=""), free=0)
+    own = Node(name=NodeName("a"), machine=quad, free=0)
+    assert [node.machine.measured_on for node in calibrated_nodes((own, other))] == [when, when]
+    # A newer table without a day does not take over that of the one before.
+    newer = replace(quad, measured=((gpu_set(range(4)), 60.0),), measured_on="")
+    data = documents.updated(document, newer, newer.everything)["data"]
+    assert "busBandwidthMeasured" not in data
+    assert json.loads(data["busBandwidth"]) == {"0,1,2,3": 60.0}
+
+
 # ---------------------------------------------------------------- the command
 
 
@@ -428,8 +462,7 @@ def test_a_forecast_names_the_calibration_that_it_rests_on(arena, calibrated):
     line = ("forecast", "pool.txt", "--gpu-model=T4", "--tcp", "--nodes=2")
     _, out, _ = arena(*line, calibrated)
     assert (
-        "0.46 GB/s (0.435 to 0.485), measured 2026-05-31, NCCL 2.21.5 (calibration pool)" in out
-        or "0.46 GB/s (" in out
+        "0.46 GB/s (0.418 to 0.488), measured 2026-05-31, NCCL 2.21.5 (calibration pool)\n" in out
     )
     found = json.loads(arena(*line, calibrated, "-o=json")[1])["bandwidth"]
     assert found["measured"] == "measured 2026-05-31, NCCL 2.21.5 (calibration pool)"
@@ -439,7 +472,7 @@ def test_a_forecast_names_the_calibration_that_it_rests_on(arena, calibrated):
     assert "calibration pool is of machines with 2 x T4, and dgx-1-v100 has 8 x V100" in err
 
 
-def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated):
+def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated, tmp_path):
     line = ("--gpus=2", "--workers=3", "--gputopology", "--state=state.json", "--name=job")
     plan = ("plan", "mpi", *line)
     assert "a guess" in arena(*plan)[1]
@@ -447,10 +480,45 @@ def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated):
     assert code == 0
     assert "measured 2026-05-31, NCCL 2.21.5 (calibration pool)" in out
     assert "a guess" not in out
+    (tmp_path / "t4.yaml").write_text(json.dumps(calibration_map(POOL, "{}")))
+    code, out, err = arena(*plan, "--calibration=t4.yaml")
+    assert "note: calibration t4 is not used: no node has 4 x T4" in err
+    assert "a guess" in out
     dry = ("submit", "mpi", *line, "--image=x", "--dry-run", "-o=json", calibrated, "true")
     code, out, _ = arena(*dry)
     assert code == 0
     assert "NCCL 2.21.5 (calibration pool)" in out
+
+
+def test_a_published_calibration_counts_by_its_name_for_new_jobs_alone(arena, tmp_path):
+    api = FakeApi()
+    cluster = FakeCluster(api)
+    try:
+        for name in ("node-0", "node-1"):
+            machine = presets.preset_machine("dgx-1-v100", name)
+            cluster.node(name, 8, labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"})
+            api.add(config_map(machine, machine.everything))
+        pool = replace(POOL, name="dgx", model="V100", gpus=8, inside=None)
+        api.add(calibration_map(pool, "{}"))
+        kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+        at = (f"--kubeconfig={tmp_path / 'config'}",)
+        line = ("submit", "mpi", "--image=i", "--gpus=8", "--workers=2", "--gputopology", *at)
+        with cluster.running():
+            code, _, err = arena("plan", *line[1:], "--calibration=none")
+            assert code == 2
+            assert "no ConfigMap of that name in namespace kube-system" in err
+            assert arena(*line, "--name=before", "true")[0] == 0
+            before = json.loads(arena("get", "before", "-o=json", *at)[1])["placement"]
+            arena("delete", "before", *at)
+            assert arena(*line, "--name=after", "--calibration=dgx", "true")[0] == 0
+            after = json.loads(arena("get", "after", "-o=json", *at)[1])["placement"]
+            assert "0.4 GB/s (0.38 to 0.42), measured" in arena("get", "after", *at)[1]
+    finally:
+        api.close()
+    assert "measured" not in before["bandwidth"]
+    assert after["bandwidth"]["measured"] == str(pool)
+    assert after["bandwidth"]["gbps"] == 0.4
+    assert before["bandwidth"]["gbps"] != 0.4
 
 
 def test_a_calibration_that_does_not_exist_is_named(arena, tmp_path):

@@ -38,8 +38,9 @@ _STEP = 1.08
 _RATES = tuple(0.01 * _STEP**at for at in range(152))
 """The rates that are tried: 0.01 to 1,200 GB/s, or as shares."""
 
-_FLOORS = tuple(at / 4 for at in range(5))
+_FLOORS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 _HIDDEN = tuple(at / 10 for at in range(7))
+"""The values of f and a that are tried: the ranges of `FITTED_OVERLAP`, small ones closer."""
 
 WIDE = 1.5
 """The ratio of the ends of a rate from which it was not really measured."""
