@@ -367,6 +367,34 @@ def test_a_submission_says_it_in_one_line_and_stores_it(arena):
     assert (code, "raining" in err) == (0, False)
 
 
+def test_get_and_why_say_what_a_placement_means_for_the_training(arena):
+    line = ("submit", "mpi", "--image=local", "--gpus=1", "--workers=4", "--gputopology", "--wait")
+    arena(*line, "--name=known", "--workload=vgg16", "true")
+    out = arena("get", "known")[1]
+    (found,) = [row.strip() for row in out.splitlines() if "Training:" in row]
+    assert found == "Training: vgg16: 553 MB of gradients, all-reduce 10.8 ms"
+    value = json.loads(arena("get", "known", "-o=json")[1])["training"]
+    assert (value["workload"], value["gradientBytes"]) == ("vgg16", 553_440_000)
+    assert value["allReduceMs"]["low"] < value["allReduceMs"]["value"] == 10.85
+    arena(*line[:-1], "--name=runs", "--workload=vgg16", "sleep 60")
+    assert arena("wait", "runs", "--for=running")[0] == 0
+    assert "training of vgg16: 553 MB of gradients, all-reduce 10.8 ms" in arena("why", "runs")[1]
+    assert arena("delete", "runs")[0] == 0
+    arena(*line, "--name=own", "--gradient-bytes=1GB", "--step-time=100ms", "true")
+    out = arena("get", "own")[1]
+    assert "Training: your own: 1 GB of gradients, all-reduce 19.6 ms, a step 1.18x" in out
+    arena(*line, "--name=plain", "true")
+    assert "raining" not in arena("get", "plain")[1].replace("mpijob", "")
+    assert "training" not in json.loads(arena("get", "plain", "-o=json")[1])
+
+
+def test_the_picture_of_a_plan_has_the_line_of_its_training(arena):
+    picture = arena(*FOUR, "--workload=vgg16", "-o=svg")[1]
+    text = " ".join(re.sub(r"<[^>]*>", " ", picture).split())
+    assert "Training of vgg16, batch 64: all-reduce 10.8 ms; best, all GPUs free 10.8 ms" in text
+    assert "Training" not in arena(*FOUR, "-o=svg")[1]
+
+
 @pytest.mark.parametrize(
     ("guess", "value", "low", "high", "text"),
     [

@@ -369,6 +369,7 @@ class _NodeSoftware:
         self._entries = () if file is None else file.software
         self._site = USUAL if file is None else file.site
         self._unused = dict(enumerate(self._entries))
+        self._lacking = self._site.pool
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node with these labels, with its software."""
@@ -379,6 +380,8 @@ class _NodeSoftware:
         return self._with(known, known.machine.software.beside(self._site))
 
     def _with(self, known: NodeGPUs, software: Software) -> NodeGPUs:
+        if self._lacking is not None and self._lacking.fits(known.machine):
+            self._lacking = None
         if software == known.machine.software:
             return known
         return replace(known, machine=replace(known.machine, software=software))
@@ -392,6 +395,13 @@ class _NodeSoftware:
                 f"software[{at}]",
                 "unused software",
                 f"{self._where}: software[{at}] is not used: {why}",
+            )
+        if (pool := self._lacking) is not None:
+            yield Note(
+                pool.name,
+                "unused calibration",
+                f"calibration {pool.name} is not used: no node has {pool.gpus} x"
+                f" {pool.model or 'GPUs of an unknown model'}",
             )
 
 

@@ -17,14 +17,9 @@ from arena_topo.job import BatchFlag, GradientBytesFlag, PodShape, StepTimeFlag,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastRequest:
-    """The request of a forecast on the command line: GPUs of a node, and how many equal nodes."""
+class PoolRequest:
+    """The part of a request about machines alike: their NICs, their software, the training."""
 
-    gpus: int | None = option(
-        None, "GPUs of each node, the best ones (default all).", excludes=("--set",)
-    )
-    chosen: str = option("", "These GPUs of each node, by index.", "0,1,...", name="--set")
-    nodes: int = option(1, "How many nodes alike take part.")
     nics: str = option(
         "",
         "Network cards of each node instead of its own: 8x400G (Gb/s) or 8x50GB (GB/s).",
@@ -40,6 +35,21 @@ class ForecastRequest:
     no_p2p: NoP2PFlag = False
     no_gdr: NoGDRFlag = False
     plugin: PluginFlag = None
+    workload: WorkloadFlag = ""
+    batch: BatchFlag = None
+    gradient_bytes: GradientBytesFlag = None
+    step_time: StepTimeFlag = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRequest(PoolRequest):
+    """The request of a forecast on the command line: GPUs of a node, and how many equal nodes."""
+
+    gpus: int | None = option(
+        None, "GPUs of each node, the best ones (default all).", excludes=("--set",)
+    )
+    chosen: str = option("", "These GPUs of each node, by index.", "0,1,...", name="--set")
+    nodes: int = option(1, "How many nodes alike take part.")
     pod_shape: PodShape = option(
         PodShape.SHARED,
         "A pod for each GPU, which NCCL takes for a host (separate), or one host for the GPUs of a"
@@ -49,10 +59,6 @@ class ForecastRequest:
         None, "The algorithm that NCCL_ALGO forces (default its own choice)."
     )
     calibration: CalibrationFlag = ""
-    workload: WorkloadFlag = ""
-    batch: BatchFlag = None
-    gradient_bytes: GradientBytesFlag = None
-    step_time: StepTimeFlag = None
     against: str = option(
         "",
         "Compare it with this output of nccl-tests, text or JSON; - is standard input.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Annotated
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate
@@ -13,9 +14,8 @@ from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.errors import UsageError
 from arena_topo.flag import Word
-from arena_topo.forecast import ForecastRequest
+from arena_topo.forecast import PoolRequest
 from arena_topo.forecast.command import machine_of
-from arena_topo.job import BatchFlag, GradientBytesFlag, StepTimeFlag, WorkloadFlag
 from arena_topo.names import is_subdomain
 from arena_topo.nccl.bandwidth_tables import measured_on
 from arena_topo.topology import Machine, PoolRates, gpu_set
@@ -23,7 +23,7 @@ from arena_topo.training.calibration import Calibration, Kind, calibrate, next_m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRequest:
+class CalibrationRequest(PoolRequest):
     """The measurements of a calibration, and the pool that they were made in."""
 
     measured: tuple[str, ...] = option(
@@ -39,15 +39,6 @@ class CalibrationRequest:
     name: str = option("", "The name of the calibration (default that of the machine).", "NAME")
     date: str = option("", "The day of the measurements (default today).", "YYYY-MM-DD")
     nccl: str = option("", "The version of NCCL, for files that do not tell it.", "VERSION")
-    nics: str = option("", "Network cards of each node instead of its own: 8x400G.", "COUNTxSPEED")
-    gpu_model: str = option(
-        "", "The GPU model, for files that do not tell it.", "MODEL", completes="models"
-    )
-    tcp: bool = option(False, "Hosts talk over TCP: pods get no RDMA device.")
-    workload: WorkloadFlag = ""
-    batch: BatchFlag = None
-    gradient_bytes: GradientBytesFlag = None
-    step_time: StepTimeFlag = None
 
 
 @command_from_records
@@ -77,58 +68,33 @@ def calibrate_command(
         raise UsageError(
             "nothing measured is named", hint=f"{PROGRAM} calibrate MACHINE --measured FILE"
         )
-    asked = ForecastRequest(
-        nodes=2,
-        nics=request.nics,
-        gpu_model=request.gpu_model,
-        tcp=request.tcp,
-        workload=request.workload,
-        batch=request.batch,
-        gradient_bytes=request.gradient_bytes,
-        step_time=request.step_time,
-    )
     found, versions = measurements.read_measured(request.measured, request.pattern)
-    machine = forecasting.machine_for(machine_of(target, session), asked)
+    machine = forecasting.machine_for(machine_of(target, session), request, nodes=2)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
-    solo = any(sum(one.hosts) == 1 for one in found)
-    known = forecasting.workload_for(machine, asked, solo=solo)
-    fit = calibrate(
-        measurements.placements_of(
-            found,
-            None if known is None else known[0],
-            lambda hosts: _estimate(machine, hosts, wire),
-        )
-    )
-    name = request.name or machine.name
+    known = forecasting.workload_for(machine, request, solo=any(one.hosts == (1,) for one in found))
+    computed = partial(_estimate, machine, wire)
+    fit = calibrate(measurements.placements_of(found, known[0] if known else None, computed))
     day = _day(request.date, session.console.clock())
     when = measured_on(day, {request.nccl} if request.nccl else versions)
-    pool = _pool(fit, machine, wire, name, when)
+    pool = _pool(fit, machine, wire, request.name or machine.name, when)
     size = len(machine.gpus)
-    computed = {
-        kind: _estimate(machine, (size,) * (at + 1), wire)
-        for at, kind in enumerate(Kind)
-        if at or size > 1
-    }
-    next_one = next_measurement(fit, computed)
+    kinds = {kind: computed((size,) * (at + 1)) for at, kind in enumerate(Kind) if at or size > 1}
+    following = next_measurement(fit, kinds)
     if output_format is Output.WIDE:
-        session.console.screen(view.calibration_text(fit, pool, next_one))
+        session.console.screen(view.calibration_text(fit, pool, following))
         return
-    document = calibration_map(pool, view.fit_json(fit, next_one))
+    document = calibration_map(pool, view.fit_json(fit, following))
     session.console.write(format_document(document, output_format))
 
 
-def _estimate(machine: Machine, hosts: tuple[int, ...], wire: Wire) -> Estimate:
+def _estimate(machine: Machine, wire: Wire, hosts: tuple[int, ...]) -> Estimate:
     """The computed bandwidth of the first GPUs of machines alike."""
     size = len(machine.gpus)
     if max(hosts) > size:
         raise UsageError(f"{max(hosts)} GPUs of a node were measured; {machine.name} has {size}")
-    value = estimate(
-        [
-            Host.of(replace(machine, name=f"{machine.name}-{at}"), gpu_set(range(gpus)))
-            for at, gpus in enumerate(hosts)
-        ],
-        wire=wire if len(hosts) > 1 else None,
-    )
+    nodes = [replace(machine, name=f"{machine.name}-{at}") for at in range(len(hosts))]
+    placed = [Host.of(node, gpu_set(range(gpus))) for node, gpus in zip(nodes, hosts, strict=True)]
+    value = estimate(placed, wire=wire if len(hosts) > 1 else None)
     assert value is not None, "a placement has several GPUs"
     return value
 

@@ -16,7 +16,7 @@ from arena_topo.bandwidth import (
 )
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
-from arena_topo.forecast import ForecastRequest
+from arena_topo.forecast import ForecastRequest, PoolRequest
 from arena_topo.job import PodShape, StepTime, check_step
 from arena_topo.nccl import ComplaintCause
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, tables_in
@@ -114,7 +114,7 @@ def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None 
         )
     if not 1 <= number <= size:
         raise UsageError(f"--gpus {number}: {machine.name} has {size} GPUs")
-    machine = machine_for(machine, request, pool)
+    machine = machine_for(machine, request, nodes=request.nodes, pool=pool)
     if pool is not None and machine.pool is None:
         raise UsageError(
             f"calibration {pool.name} is of machines with {pool.gpus} x {pool.model or 'GPU'}, and"
@@ -159,15 +159,15 @@ def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None 
 
 
 def machine_for(
-    machine: Machine, request: ForecastRequest, pool: PoolRates | None = None
+    machine: Machine, request: PoolRequest, *, nodes: int, pool: PoolRates | None = None
 ) -> Machine:
     """The machine with the GPU model, the NICs and the software of the request."""
     machine = _with_model(_with_software(machine, request, pool), request.gpu_model)
-    return _with_nics(machine, request)
+    return _with_nics(machine, request, nodes)
 
 
 def workload_for(
-    machine: Machine, request: ForecastRequest, *, solo: bool = False
+    machine: Machine, request: PoolRequest, *, solo: bool = False
 ) -> tuple[Workload, str] | None:
     """The training of the request on one of these GPUs; UsageError if its step is not known.
 
@@ -203,7 +203,7 @@ def _with_model(machine: Machine, name: str) -> Machine:
     return replace(machine, gpus=gpus, nvswitch=nvswitch)
 
 
-def _with_software(machine: Machine, request: ForecastRequest, pool: PoolRates | None) -> Machine:
+def _with_software(machine: Machine, request: PoolRequest, pool: PoolRates | None) -> Machine:
     """The machine with what the command line says of its software beside what its site does."""
     said = Software(
         p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin, pool=pool
@@ -212,7 +212,7 @@ def _with_software(machine: Machine, request: ForecastRequest, pool: PoolRates |
     return machine if software == machine.software else replace(machine, software=software)
 
 
-def _with_nics(machine: Machine, request: ForecastRequest) -> Machine:
+def _with_nics(machine: Machine, request: PoolRequest, nodes: int) -> Machine:
     """The machine with the given NICs, else its own, else those of its model."""
     if request.nics:
         try:
@@ -223,7 +223,7 @@ def _with_nics(machine: Machine, request: ForecastRequest) -> Machine:
                 hint="write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)",
             ) from error
     known = MODELS.get(machine.model or "")
-    if request.nodes == 1:
+    if nodes == 1:
         # It is unknown whether the pods of a single node have RDMA.
         unknown = machine.nics_assumed and not any(nic.speed for nic in machine.nics)
         return replace(machine, nics=(), nics_assumed="") if unknown else machine
@@ -287,7 +287,7 @@ def against(result: Forecast, source: str) -> Against:
     shown = "standard input" if source == STDIN else source
     if result.estimate is None:
         raise UsageError("--against needs two GPUs or more", why="one GPU alone has no bandwidth")
-    text = _text(source, shown)
+    text = log_text(source)
     points = tuple(
         MeasuredSize(size=row.size, measured=row.rate, forecast=point, low=low, high=high)
         for row in sorted(_table(text, result, shown).rows, key=lambda row: row.size)
@@ -307,7 +307,9 @@ def against(result: Forecast, source: str) -> Against:
 _MAKE = "make one: all_reduce_perf -b 1M -e 8G -f 2 > FILE"
 
 
-def _text(source: str, shown: str) -> str:
+def log_text(source: str) -> str:
+    """The text of a log (`-`: standard input); UsageError if it cannot be read."""
+    shown = "standard input" if source == STDIN else source
     try:
         with opened(source) as file:
             data = file.read(MAX_LOG_BYTES + 1)

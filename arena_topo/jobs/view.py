@@ -63,7 +63,7 @@ def job_text(
                 status.forecast,
                 status.name,
                 slots=slots,
-                training="" if trained is None else str(trained),
+                training="" if trained is None else trained.text,
             )
         )
     elif status.forecast is not None:
@@ -347,8 +347,19 @@ def job_value(
         "until": None if status.until is None else int(status.until),
         "reservedBy": (status.waits_because(CauseCode.TURN) or {}).get("job"),
         "exitCode": status.exit_code,
-        **({} if (trained := _trained(status)) is None else {"training": trained.value()}),
+        **_training_value(status),
     }
+
+
+def _training_value(status: JobStatus) -> dict[str, Any]:
+    """The training of a job for JSON, in milliseconds; empty without one."""
+    if (trained := _trained(status)) is None:
+        return {}
+    from arena_topo.training.wording import span_json  # noqa: PLC0415 - few jobs
+
+    times = {"allReduceMs": span_json(trained.all_reduce)}
+    known = {"workload": trained.name, "gradientBytes": trained.gradient_bytes}
+    return {"training": {**known, **times}}
 
 
 def waits_for_value(status: JobStatus) -> dict[str, Any] | None:

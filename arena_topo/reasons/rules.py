@@ -691,7 +691,7 @@ def _worth(status: JobStatus) -> Iterator[str]:
         yield f"bus bandwidth {estimates.stated(forecast)}{best}"
         yield estimates.in_one_pod(forecast) or ""
     if (trained := recorded_training(status)) is not None:
-        yield f"training of {trained}"
+        yield f"training of {trained.text}"
     if forecast.guarantee is not None:
         yield f"guarantee {estimates.guaranteed(forecast)}"
 

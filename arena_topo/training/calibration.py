@@ -1,10 +1,9 @@
 """The bandwidths of a pool of machines, and the overlap of a training, from measured placements.
 
-A placement was measured by the step of a training, by the bus bandwidth of nccl-tests, or by both.
-Unknown are a share of the computed bandwidth inside one host, GB/s among two hosts, GB/s among
-three and more, and f and a of `step_time`. The fit is that of the least squares of the logarithms.
-Where many fits are as good, the one nearest to the usual counts: a calibration says no more than
-was measured.
+A placement was measured by the step of a training, or by the bus bandwidth of nccl-tests. Unknown
+are a share of the computed bandwidth inside one host, GB/s among two hosts, GB/s among three and
+more, and f and a of `step_time`. The fit is that of the least squares of the logarithms. Where many
+fits are as good, the one nearest to the usual counts: a calibration says no more than was measured.
 """
 
 from __future__ import annotations
@@ -13,33 +12,28 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from arena_topo.bandwidth import Estimate, Regime
 from arena_topo.errors import UsageError
 from arena_topo.topology import MeasuredRate
-from arena_topo.training.step_time import (
-    FITTED_OVERLAP,
-    REPEAT,
-    Workload,
-    all_reduce_time,
-    step_time,
-)
-
-FEWEST = 2
-"""The fewest placements of a calibration."""
+from arena_topo.training.step_time import REPEAT, Workload, all_reduce_time, step_time
 
 CONTRADICTION = 1.25
 """How much two measurements of one placement may differ: six times as much as repeated runs."""
 
-_TWO = 2
 _STEP = 1.08
 _RATES = tuple(0.01 * _STEP**at for at in range(152))
 """The rates that are tried: 0.01 to 1,200 GB/s, or as shares."""
 
-_FLOORS = tuple(at / 4 for at in range(5))
+_FLOORS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 _HIDDEN = tuple(at / 10 for at in range(7))
+"""The values of f and a that are tried: the ranges of `FITTED_OVERLAP`, small ones closer."""
+
+_USUAL = (0.5, 0.3)
+"""The middle of both ranges, which counts where nothing tells more."""
 
 WIDE = 1.5
 """The ratio of the ends of a rate from which it was not really measured."""
@@ -58,46 +52,37 @@ class MeasuredPlacement:
     """A measured job: the GPUs of each host, and the seconds of its step or its GB/s.
 
     `where` names the measurement in a sentence. `estimate` is the bandwidth that is computed
-    without any calibration. `workload` is that of the step.
+    without any calibration. `workload` is that of the step, None for GB/s.
     """
 
     where: str
     hosts: tuple[int, ...]
     estimate: Estimate
+    value: float
     workload: Workload | None = None
-    seconds: float | None = None
-    gbps: float | None = None
 
     @property
     def kind(self) -> Kind:
         """What it tells of."""
         return (Kind.INSIDE, Kind.TWO, Kind.MORE)[min(len(self.hosts), 3) - 1]
 
-    @property
-    def value(self) -> float:
-        """The measured number: seconds, else GB/s."""
-        number = self.seconds if self.seconds is not None else self.gbps
-        assert number is not None, "a measured placement has a number"
-        return number
-
-    def rate(self, unit: float, *, each: bool) -> float:
-        """GB/s of this placement by the rate of its kind, which is a share inside a host."""
+    def per_rate(self, *, each: bool) -> float:
+        """GB/s of this placement by one unit of the rate of its kind."""
         if self.kind is Kind.INSIDE:
-            return unit * self.estimate.point
-        return unit * min(self.hosts) if each else unit
+            return self.estimate.point
+        return min(self.hosts) if each else 1.0
 
-    def reduced(self, unit: float, *, each: bool) -> float:
-        """The number of its all-reduce at a rate of its kind: seconds, else GB/s."""
-        gbps = self.rate(unit, each=each)
-        if self.seconds is None or self.workload is None:
+    def reduced(self, gbps: float) -> float:
+        """The number of its all-reduce: seconds for a training, else GB/s."""
+        if self.workload is None:
             return gbps
         return all_reduce_time(self.workload.gradient_bytes, self.estimate, gbps)
 
-    def predicted(self, reduced: float, floor: float, hidden: float) -> float:
+    def predicted(self, reduced: float, overlap: tuple[float, float]) -> float:
         """The number that would be measured, by that of its all-reduce."""
-        if self.seconds is None or self.workload is None:
+        if self.workload is None:
             return reduced
-        return step_time(self.workload.step.value, reduced, floor, hidden)
+        return step_time(self.workload.step.value, reduced, *overlap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,169 +105,156 @@ class Calibration:
 
     @property
     def errors(self) -> list[float]:
-        """The relative errors of the fit, as sizes, smallest first."""
+        """The relative errors of the fit, in the order of the placements."""
         pairs = zip(self.reached, self.placements, strict=True)
-        return sorted(abs(reached / one.value - 1) for reached, one in pairs)
+        return [reached / one.value - 1 for reached, one in pairs]
 
 
-@dataclass(slots=True)
-class _Fit:
+class _Fit(NamedTuple):
     """A floor and an overlap, with the loss of each rate by kind."""
 
-    floor: float
-    hidden: float
-    losses: dict[Kind, list[float]] = field(default_factory=dict)
+    overlap: tuple[float, float]
+    losses: dict[Kind, list[float]]
 
     @property
     def loss(self) -> float:
         return sum(map(min, self.losses.values()))
 
-    @property
-    def unusual(self) -> float:
-        """How far it is from the middle of what trainings do."""
-        floor, hidden = FITTED_OVERLAP.floor, FITTED_OVERLAP.hidden
-        return math.hypot(
-            (self.floor - (floor.low + floor.high) / 2) / (floor.high - floor.low),
-            (self.hidden - (hidden.low + hidden.high) / 2) / (hidden.high - hidden.low),
-        )
-
 
 def calibrate(placements: Sequence[MeasuredPlacement]) -> Calibration:
     """The calibration of measured placements of one pool; UsageError for what cannot be fitted."""
     _check(placements)
-    sizes = {
-        kind: {min(one.hosts) for one in placements if one.kind is kind}
-        for kind in (Kind.TWO, Kind.MORE)
-    }
-    shared = _fitted(placements, each=False)
+    shared = _fits(placements, each=False)
+    sizes = {(one.kind, min(one.hosts)) for one in placements if one.kind is not Kind.INSIDE}
     # Over TCP the GPUs of a node always share its network.
     tcp = any(one.estimate.regime is Regime.TCP for one in placements)
-    if tcp or all(len(some) < _TWO for some in sizes.values()):
+    if tcp or len(sizes) == len({kind for kind, _ in sizes}):
         return _calibration(placements, shared, each=False, told=tcp)
-    own = _fitted(placements, each=True)
+    own = _fits(placements, each=True)
     losses = [min(fit.loss for fit in fits) for fits in (shared, own)]
-    told = abs(losses[0] - losses[1]) > 2 * _variance(min(losses), len(placements))
-    each = losses[1] < losses[0] and told
+    told = abs(losses[0] - losses[1]) > _slack(min(losses), len(placements))
+    each = told and losses[1] < losses[0]
     return _calibration(placements, own if each else shared, each=each, told=told)
 
 
 def _check(placements: Sequence[MeasuredPlacement]) -> None:
-    if len({one.hosts for one in placements}) < FEWEST:
+    different = len({one.hosts for one in placements})
+    if different < 2:  # noqa: PLR2004 - one placement says nothing of another
         raise UsageError(
-            f"a calibration needs {FEWEST} placements of several GPUs, and has"
-            f" {len({one.hosts for one in placements})}",
+            f"a calibration needs 2 placements of several GPUs, and has {different}",
             hint="measure one more: on one node, on two, or on three and more",
         )
     for one, other in itertools.combinations(placements, 2):
-        same = one.hosts == other.hosts and one.workload == other.workload
-        apart = max(one.value, other.value) > CONTRADICTION * min(one.value, other.value)
-        if same and apart and (one.seconds is None) == (other.seconds is None):
+        low, high = sorted((one.value, other.value))
+        if (one.hosts, one.workload) == (other.hosts, other.workload) and (
+            high > CONTRADICTION * low
+        ):
             raise UsageError(
                 f"{one.where} and {other.where} contradict each other",
                 why=f"the same placement gave {one.value:.3g} and {other.value:.3g}, and repeated"
                 f" runs differ by {100 * (REPEAT - 1):.0f} %",
                 hint="leave out the one that something else slowed down",
             )
-    rates = {one.hosts: one.gbps for one in placements if one.gbps is not None}
+    rates = {one.hosts: one.value for one in placements if one.workload is None}
     for one in placements:
-        if one.seconds is None or one.workload is None:
+        if one.workload is None:
             continue
-        step, size = one.workload.step.value, one.workload.gradient_bytes
-        if one.seconds * CONTRADICTION < step:
+        measured = (
+            f"{one.where}: a step of {1e3 * one.value:.4g} ms on several GPUs is shorter than"
+        )
+        step = one.workload.step.value
+        if one.value * CONTRADICTION < step:
             raise UsageError(
-                f"{one.where}: a step of {1e3 * one.seconds:.4g} ms on several GPUs is shorter than"
-                f" that of {1e3 * step:.4g} ms on one",
+                f"{measured} that of {1e3 * step:.4g} ms on one",
                 hint="is the batch of each GPU the same?",
             )
-        rate = rates.get(one.hosts)
-        reduce = all_reduce_time(size, one.estimate, rate) if rate else 0.0
-        if one.seconds * CONTRADICTION < reduce:
+        reduce = one.reduced(rates[one.hosts]) if one.hosts in rates else 0.0
+        if one.value * CONTRADICTION < reduce:
             raise UsageError(
-                f"{one.where}: a step of {1e3 * one.seconds:.4g} ms is shorter than its all-reduce,"
-                f" {1e3 * reduce:.4g} ms at the measured {rate:.3g} GB/s",
+                f"{measured} its all-reduce, {1e3 * reduce:.4g} ms at the measured"
+                f" {rates[one.hosts]:.3g} GB/s",
                 hint="are the bytes of the gradients right? mixed precision halves them",
             )
 
 
-def _variance(loss: float, rows: int) -> float:
-    """The variance of a measurement: that of repeated runs, or more where the fit is worse."""
-    return max(math.log(REPEAT) ** 2, loss / rows)
+def _slack(loss: float, rows: int) -> float:
+    """How much worse a fit may be and still as good: two variances of a measurement.
 
-
-def _fitted(placements: Sequence[MeasuredPlacement], *, each: bool) -> list[_Fit]:
-    """All fits, one for each floor and overlap; a single one where no step was measured."""
-    steps = any(one.seconds is not None for one in placements)
-    reduced = {
-        kind: [_reduced(placements, kind, unit, each=each) for unit in _RATES]
-        for kind in dict.fromkeys(one.kind for one in placements)
-    }
-    fits = []
-    for floor, hidden in itertools.product(_FLOORS, _HIDDEN) if steps else [(0.5, 0.3)]:
-        fit = _Fit(floor, hidden)
-        for kind, units in reduced.items():
-            fit.losses[kind] = [_loss(some, fit) for some in units]
-        fits.append(fit)
-    return fits
+    The variance is that of repeated runs, or more where the fit is worse.
+    """
+    return 2 * max(math.log(REPEAT) ** 2, loss / rows)
 
 
 _Reduced = list[tuple[MeasuredPlacement, float]]
 
 
-def _reduced(
-    placements: Sequence[MeasuredPlacement], kind: Kind, unit: float, *, each: bool
-) -> _Reduced:
-    return [(one, one.reduced(unit, each=each)) for one in placements if one.kind is kind]
+def _reduced(some: Sequence[MeasuredPlacement], rate: float, *, each: bool) -> _Reduced:
+    return [(one, one.reduced(rate * one.per_rate(each=each))) for one in some]
 
 
-def _loss(some: _Reduced, fit: _Fit) -> float:
-    return sum(
-        math.log(one.predicted(reduced, fit.floor, fit.hidden) / one.value) ** 2
-        for one, reduced in some
-    )
+def _loss(some: _Reduced, overlap: tuple[float, float]) -> float:
+    return sum(math.log(one.predicted(reduced, overlap) / one.value) ** 2 for one, reduced in some)
+
+
+def _fits(placements: Sequence[MeasuredPlacement], *, each: bool) -> list[_Fit]:
+    """All fits, one for each floor and overlap; a single one where no step was measured."""
+    steps = any(one.workload for one in placements)
+    tried = {
+        kind: [_reduced(_of(kind, placements), rate, each=each) for rate in _RATES]
+        for kind in dict.fromkeys(one.kind for one in placements)
+    }
+    return [
+        _Fit(overlap, {kind: [_loss(some, overlap) for some in own] for kind, own in tried.items()})
+        for overlap in (itertools.product(_FLOORS, _HIDDEN) if steps else [_USUAL])
+    ]
+
+
+def _of(kind: Kind, placements: Sequence[MeasuredPlacement]) -> list[MeasuredPlacement]:
+    return [one for one in placements if one.kind is kind]
 
 
 def _calibration(
     placements: Sequence[MeasuredPlacement], fits: Sequence[_Fit], *, each: bool, told: bool
 ) -> Calibration:
     best = min(fit.loss for fit in fits)
-    slack = 2 * _variance(best, len(placements))
+    slack = _slack(best, len(placements))
     near = [fit for fit in fits if fit.loss <= best + slack]
-    chosen = min(near, key=lambda fit: fit.unusual)
-    tried = {
-        kind: _rate(placements, chosen, near, slack, kind, each=each) for kind in chosen.losses
-    }
-    rates = {kind: rate for kind, (rate, computed) in tried.items() if not computed}
-    floors, hiddens = [fit.floor for fit in near], [fit.hidden for fit in near]
-    steps = len(fits) > 1
+    chosen = min(near, key=lambda fit: math.dist(fit.overlap, _USUAL))
+    rates: dict[Kind, MeasuredRate] = {}
+    loose: dict[Kind, MeasuredRate] = {}
+    for kind in chosen.losses:
+        own = _of(kind, placements)
+        rate, computed = _rate(own, kind, chosen, near, slack, each=each)
+        (loose if computed else rates)[kind] = rate
+    ends = [
+        MeasuredRate(value, min(some), max(some)) if len(fits) > 1 else None
+        for value, some in zip(
+            chosen.overlap, zip(*(fit.overlap for fit in near), strict=True), strict=True
+        )
+    ]
+
+    def reached(one: MeasuredPlacement) -> float:
+        rate = rates.get(one.kind)
+        gbps = one.estimate.point if rate is None else rate.value * one.per_rate(each=each)
+        return one.predicted(one.reduced(gbps), chosen.overlap)
+
     return Calibration(
         placements=tuple(placements),
         rates=rates,
-        loose={kind: rate for kind, (rate, computed) in tried.items() if computed},
+        loose=loose,
         each=each if told else None,
-        floor=MeasuredRate(chosen.floor, min(floors), max(floors)) if steps else None,
-        hidden=MeasuredRate(chosen.hidden, min(hiddens), max(hiddens)) if steps else None,
-        reached=tuple(
-            one.predicted(
-                one.reduced(_unit(one, rates, each=each), each=each), chosen.floor, chosen.hidden
-            )
-            for one in placements
-        ),
+        floor=ends[0],
+        hidden=ends[1],
+        reached=tuple(map(reached, placements)),
     )
 
 
-def _unit(one: MeasuredPlacement, rates: Mapping[Kind, MeasuredRate], *, each: bool) -> float:
-    """The fitted rate of a placement, else the computed one."""
-    if one.kind in rates:
-        return rates[one.kind].value
-    return one.estimate.point / one.rate(1.0, each=each)
-
-
 def _rate(
-    placements: Sequence[MeasuredPlacement],
+    own: Sequence[MeasuredPlacement],
+    kind: Kind,
     chosen: _Fit,
     near: Sequence[_Fit],
     slack: float,
-    kind: Kind,
     *,
     each: bool,
 ) -> tuple[MeasuredRate, bool]:
@@ -290,52 +262,45 @@ def _rate(
 
     It is where the measurements hardly limit it, and allow what is computed.
     """
-    some = [one for one in placements if one.kind is kind]
-    ends = [unit for fit in near for unit in _within(fit.losses[kind], slack)]
-    own = list(_within(chosen.losses[kind], slack))
+    ends = [rate for fit in near for rate in _within(fit.losses[kind], slack)]
+    within = list(_within(chosen.losses[kind], slack))
     middle = _RATES[min(range(len(_RATES)), key=chosen.losses[kind].__getitem__)]
-    fine = [middle * _STEP ** (at / 16) for at in range(-16, 17)]
-    value = min(fine, key=lambda unit: _loss(_reduced(placements, kind, unit, each=each), chosen))
+    value = min(
+        (middle * _STEP ** (at / 16) for at in range(-16, 17)),
+        key=lambda rate: _loss(_reduced(own, rate, each=each), chosen.overlap),
+    )
     low, high = min(ends) / REPEAT, max(ends) * REPEAT
-    computed = statistics.geometric_mean(_unit(one, {}, each=each) for one in some)
-    loose = own[-1] > WIDE * own[0] and own[0] <= computed <= own[-1]
+    computed = statistics.geometric_mean(
+        one.estimate.point / one.per_rate(each=each) for one in own
+    )
+    loose = within[-1] > WIDE * within[0] and within[0] <= computed <= within[-1]
     value = computed if loose else value
-    if own[-1] == _RATES[-1]:
+    if within[-1] == _RATES[-1]:
         # There is no upper end: nothing limits these placements.
-        value = max(computed, own[0])
-        high = max(value, *(one.estimate.high / one.rate(1.0, each=each) for one in some))
-    low, value, high = (float(f"{unit:.4g}") for unit in (min(low, value), value, max(high, value)))
-    return MeasuredRate(value, low, high), loose
+        value = max(computed, within[0])
+        high = max(value, *(one.estimate.high / one.per_rate(each=each) for one in own))
+    ordered = (value, min(low, value), max(high, value))
+    return MeasuredRate(*(float(f"{rate:.4g}") for rate in ordered)), loose
 
 
 def _within(losses: Sequence[float], slack: float) -> Iterator[float]:
     least = min(losses)
-    return (unit for unit, loss in zip(_RATES, losses, strict=True) if loss <= least + slack)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextMeasurement:
-    """The measurement that would tell most: of a kind, whose GB/s are only known to a range."""
-
-    kind: Kind
-    low: float
-    high: float
+    return (rate for rate, loss in zip(_RATES, losses, strict=True) if loss <= least + slack)
 
 
 def next_measurement(
     calibration: Calibration, computed: Mapping[Kind, Estimate]
-) -> NextMeasurement | None:
-    """What to measure next with nccl-tests; None where no kind is open.
+) -> tuple[Kind, float, float] | None:
+    """The kind to measure next with nccl-tests, and its GB/s so far; None where none is open.
 
     It is the kind whose bandwidth is least known. `computed` are the estimates of a placement of
     each kind without any calibration.
     """
-    open_kinds = []
+    known = {**calibration.rates, **calibration.loose}
+    found = []
     for kind, estimate in computed.items():
-        rate = {**calibration.rates, **calibration.loose}.get(kind)
-        low, high = (estimate.low, estimate.high) if rate is None else rate[1:]
-        if rate is not None and kind is Kind.INSIDE:
-            low, high = low * estimate.point, high * estimate.point
+        _, low, high = known.get(kind, (0.0, estimate.low, estimate.high))
+        unit = estimate.point if kind is Kind.INSIDE and kind in known else 1.0
         if high > low * CONTRADICTION:
-            open_kinds.append(NextMeasurement(kind=kind, low=low, high=high))
-    return max(open_kinds, key=lambda one: one.high / one.low, default=None)
+            found.append((kind, low * unit, high * unit))
+    return max(found, key=lambda one: one[2] / one[1], default=None)

@@ -112,7 +112,7 @@ def steps() -> dict[str, list[Step]]:
                         gradient_bytes=WORKLOADS[name].gradient_bytes,
                         step=Span.exactly(alone[batch]),
                     ),
-                    seconds=seconds,
+                    value=seconds,
                 )
                 found[pool].append(Step(name=name, batch=batch, measured=measured))
     return found
@@ -164,7 +164,7 @@ def errors(
             continue
         one, gbps = step.measured, None
         if calibration is not None and one.kind in calibration.rates:
-            gbps = one.rate(calibration.rates[one.kind].value, each=bool(calibration.each))
+            gbps = calibration.rates[one.kind].value * one.per_rate(each=bool(calibration.each))
         assert one.workload is not None
         reduce = all_reduce_time(one.workload.gradient_bytes, one.estimate, gbps)
         seconds = step_time(
