@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -15,20 +16,9 @@ from hatchling.plugin.manager import PluginManager
 import arena_topo
 
 CLONE = Path(__file__).parent.parent
+sys.path.insert(0, str(CLONE / ".ci"))
 
-PLACES = {
-    "arena_topo": "arena_topo",
-    "templates": "arena_topo/templates",
-    "completions": "arena_topo/completions",
-    "docs/man": "DATA/share/man/man1",
-}
-"""Folders of the clone, and where the wheel has their files."""
-
-COMPLETIONS = {
-    "DATA/share/bash-completion/completions/arena-topo",
-    "DATA/share/zsh/site-functions/_arena-topo",
-    "DATA/share/fish/vendor_completions.d/arena-topo.fish",
-}
+import check_dist  # noqa: E402
 
 
 def test_the_wheel_has_each_file_of_the_program_and_no_other(tmp_path):
@@ -38,18 +28,27 @@ def test_the_wheel_has_each_file_of_the_program_and_no_other(tmp_path):
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        data = wheel.name.split("-py3")[0] + ".data/data/"
-        packaged = {
-            name.replace(data, "DATA/") for name in archive.namelist() if ".dist-info/" not in name
-        }
-    expected = {
-        f"{place}/{path.relative_to(CLONE / folder).as_posix()}"
-        for folder, place in PLACES.items()
-        for path in (CLONE / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert packaged == expected | COMPLETIONS
+    assert check_dist.in_wheel(wheel) == check_dist.expected_in_wheel()
+
+
+def test_a_file_that_a_build_leaves_out_or_adds_is_named(tmp_path):
+    stem = f"arena_topo-{arena_topo.__version__}"
+    wheel = tmp_path / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{stem}.dist-info/METADATA", "Version: 0.0\n")
+        archive.writestr("arena_topo/left_over.py", "")
+        for path in check_dist.expected_in_wheel() - {"DATA/share/man/man1/arena-topo.1"}:
+            archive.writestr(path.replace("DATA", f"{stem}.data/data"), "")
+    with tarfile.open(tmp_path / f"{stem}.tar.gz", "w:gz") as archive:
+        for path in check_dist.tracked() - {"LICENSE"}:
+            archive.add(CLONE / path, f"{stem}/{path}")
+    assert check_dist.problems(tmp_path, f"v{arena_topo.__version__}") == [
+        f"{wheel.name} lacks DATA/share/man/man1/arena-topo.1",
+        f"{wheel.name} has arena_topo/left_over.py, which is not its own",
+        f"{stem}.tar.gz lacks LICENSE",
+        f"the tag v{arena_topo.__version__} is not that of version 0.0",
+        "`address` in pyproject.toml is empty: links of the package lead nowhere",
+    ]
 
 
 def metadata_at(address):
