@@ -12,6 +12,8 @@ from pathlib import Path
 
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import arena_topo
 
@@ -82,6 +84,40 @@ def test_the_urls_of_the_package_are_made_of_one_address_and_absent_without_it()
     assert all(url.startswith("https://forge.example/team/arena-topo") for url in urls.values())
     assert metadata_at("").urls == {}
     assert metadata_at("").readme == (CLONE / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_image_is_built_from_all_that_the_wheel_is_built_from():
+    """A missing folder of shared files is left out by the build without a word."""
+    lines = (CLONE / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    copied = {path for paths in copies for path in paths if not paths[0].startswith("--from")}
+    needed = {*(folder.rstrip("/") for folder in check_dist.PLACES), "LICENSE", "README.md"}
+    assert needed | {"pyproject.toml", "docs/site/metadata.py"} <= copied
+    ignored = (CLONE / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line[1:] for line in ignored if line.startswith("!")}
+    assert [path for path in copied if not {path, str(Path(path).parent)} & sent] == []
+
+
+def locked(name):
+    """The versions in a file of `.ci/requirements`, by normal name."""
+    text = (CLONE / ".ci" / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    pins = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in pins}
+
+
+def test_what_is_locked_for_the_image_and_the_build_is_what_is_asked_for():
+    """Else: .ci/lock, which needs uv."""
+    config = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))
+    project, groups = config["project"], config["dependency-groups"]
+    asked = {
+        "image": [*project["dependencies"], *project["optional-dependencies"]["agent"]],
+        "build": [*groups["build"], *config["build-system"]["requires"]],
+    }
+    for name, requirements in asked.items():
+        pins = locked(name)
+        for requirement in map(Requirement, requirements):
+            version = pins[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version), f"{requirement}: {version} is locked"
 
 
 def test_windows_is_refused_in_a_line_that_names_the_way_out():
