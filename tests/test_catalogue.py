@@ -18,6 +18,16 @@ from arena_topo.job import MPIJob
 
 _SPELLING = re.compile(r"-|/$")
 
+HEADINGS = {
+    "Plan and submit": ("submit", "plan", "forecast"),
+    "Look at jobs": ("get", "why", "list", "logs", "attach"),
+    "Control jobs": ("suspend", "resume", "wait", "replan", "delete", "prune"),
+    "Machines": ("top", "topology"),
+    "For administrators": ("check", "install", "nodes", "controller"),
+    "Data, settings and the program": ("data", "whoami", "config", "options", "version"),
+}
+"""The headings of the help of the program, and commands that stand below each."""
+
 ALL = {command.path: command for command in catalogue.commands()}
 
 
@@ -58,7 +68,21 @@ def test_a_command_has_the_flags_and_commands_of_its_help_in_that_order(path, ca
     ]
     titles = [line[:-1] for line in shown if line and line[0] != " " and line.endswith(":")]
     panels = list(dict.fromkeys(one.panel for one in own))
-    assert [title for title in titles if title not in {"Commands", "Examples"}] == panels
+    headings = HEADINGS if not path else ["Commands"]
+    assert [title for title in titles if title not in {*headings, "Examples"}] == panels
+
+
+def test_the_help_of_the_program_has_its_commands_below_headings(capfd):
+    below: dict[str, list[str]] = {}
+    for line in helped(capfd, ()).splitlines():
+        if line.endswith(":") and line[0] != " ":
+            below[line[:-1]] = heading = []
+        elif re.match(r"  \S", line) and below:
+            heading.append(line.split()[0])
+    assert list(below) == list(HEADINGS)
+    assert [name for names in below.values() for name in names] == list(ALL[()].commands)
+    for heading, names in HEADINGS.items():
+        assert set(names) <= set(below[heading]), heading
 
 
 def test_every_command_and_group_is_there_once_each_group_before_its_commands():

@@ -5,30 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import arena_topo
 
 CLONE = Path(__file__).parent.parent
+sys.path.insert(0, str(CLONE / ".ci"))
 
-PLACES = {
-    "arena_topo": "arena_topo",
-    "templates": "arena_topo/templates",
-    "completions": "arena_topo/completions",
-    "docs/man": "DATA/share/man/man1",
-}
-"""Folders of the clone, and where the wheel has their files."""
-
-COMPLETIONS = {
-    "DATA/share/bash-completion/completions/arena-topo",
-    "DATA/share/zsh/site-functions/_arena-topo",
-    "DATA/share/fish/vendor_completions.d/arena-topo.fish",
-}
+import check_dist  # noqa: E402
 
 
 def test_the_wheel_has_each_file_of_the_program_and_no_other(tmp_path):
@@ -38,18 +30,27 @@ def test_the_wheel_has_each_file_of_the_program_and_no_other(tmp_path):
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        data = wheel.name.split("-py3")[0] + ".data/data/"
-        packaged = {
-            name.replace(data, "DATA/") for name in archive.namelist() if ".dist-info/" not in name
-        }
-    expected = {
-        f"{place}/{path.relative_to(CLONE / folder).as_posix()}"
-        for folder, place in PLACES.items()
-        for path in (CLONE / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert packaged == expected | COMPLETIONS
+    assert check_dist.in_wheel(wheel) == check_dist.expected_in_wheel()
+
+
+def test_a_file_that_a_build_leaves_out_or_adds_is_named(tmp_path):
+    stem = f"arena_topo-{arena_topo.__version__}"
+    wheel = tmp_path / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{stem}.dist-info/METADATA", "Version: 0.0\n")
+        archive.writestr("arena_topo/left_over.py", "")
+        for path in check_dist.expected_in_wheel() - {"DATA/share/man/man1/arena-topo.1"}:
+            archive.writestr(path.replace("DATA", f"{stem}.data/data"), "")
+    with tarfile.open(tmp_path / f"{stem}.tar.gz", "w:gz") as archive:
+        for path in check_dist.tracked() - {"LICENSE"}:
+            archive.add(CLONE / path, f"{stem}/{path}")
+    assert check_dist.problems(tmp_path, f"v{arena_topo.__version__}") == [
+        f"{wheel.name} lacks DATA/share/man/man1/arena-topo.1",
+        f"{wheel.name} has arena_topo/left_over.py, which is not its own",
+        f"{stem}.tar.gz lacks LICENSE",
+        f"the tag v{arena_topo.__version__} is not that of version 0.0",
+        "`address` in pyproject.toml is empty: links of the package lead nowhere",
+    ]
 
 
 def metadata_at(address):
@@ -83,6 +84,40 @@ def test_the_urls_of_the_package_are_made_of_one_address_and_absent_without_it()
     assert all(url.startswith("https://forge.example/team/arena-topo") for url in urls.values())
     assert metadata_at("").urls == {}
     assert metadata_at("").readme == (CLONE / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_image_is_built_from_all_that_the_wheel_is_built_from():
+    """A missing folder of shared files is left out by the build without a word."""
+    lines = (CLONE / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    copied = {path for paths in copies for path in paths if not paths[0].startswith("--from")}
+    needed = {*(folder.rstrip("/") for folder in check_dist.PLACES), "LICENSE", "README.md"}
+    assert needed | {"pyproject.toml", "docs/site/metadata.py"} <= copied
+    ignored = (CLONE / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line[1:] for line in ignored if line.startswith("!")}
+    assert [path for path in copied if not {path, str(Path(path).parent)} & sent] == []
+
+
+def locked(name):
+    """The versions in a file of `.ci/requirements`, by normal name."""
+    text = (CLONE / ".ci" / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    pins = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in pins}
+
+
+def test_what_is_locked_for_the_image_and_the_build_is_what_is_asked_for():
+    """Else: .ci/lock, which needs uv."""
+    config = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))
+    project, groups = config["project"], config["dependency-groups"]
+    asked = {
+        "image": [*project["dependencies"], *project["optional-dependencies"]["agent"]],
+        "build": [*groups["build"], *config["build-system"]["requires"]],
+    }
+    for name, requirements in asked.items():
+        pins = locked(name)
+        for requirement in map(Requirement, requirements):
+            version = pins[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version), f"{requirement}: {version} is locked"
 
 
 def test_windows_is_refused_in_a_line_that_names_the_way_out():

@@ -345,6 +345,8 @@ class ArenaGroup(TyperGroup):
     takes_job = False
     summaries: ClassVar[Mapping[str, str]] = {}
     """The summaries of its commands, so that listing them imports none."""
+    headings: ClassVar[Mapping[str, str]] = {}
+    """The headings of the help, by the command that is first below each."""
 
     @property
     def declaration(self) -> Declaration:
@@ -413,10 +415,15 @@ class ArenaGroup(TyperGroup):
         )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, each with its whole summary, then the options."""
-        with formatter.section("Commands"):
-            # Click would truncate summaries to one line.
-            _write_definitions([(name, self.summaries[name]) for name in self.commands], formatter)
+        """Write the commands below their headings, with whole summaries, then the options."""
+        heading, below = "Commands", dict[str, list[tuple[str, str]]]()
+        for name in self.commands:
+            heading = self.headings.get(name, heading)
+            below.setdefault(heading, []).append((name, self.summaries[name]))
+        for heading, commands in below.items():
+            with formatter.section(heading):
+                # Click would truncate summaries to one line.
+                _write_definitions(commands, formatter)
         _write_panels(self, ctx, formatter)
 
 

@@ -170,6 +170,16 @@ _COMMANDS: Mapping[str, Leaf] = {
 }
 """The commands in the order of the help, from `submit` to `version`."""
 
+_HEADINGS = {
+    "submit": "Plan and submit",
+    "get": "Look at jobs",
+    "suspend": "Control jobs",
+    "top": "Machines",
+    "check": "For administrators",
+    "data": "Data, settings and the program",
+}
+"""The headings of the help: each stands above this command and those after it."""
+
 _ARENA_V2 = {
     "run": "submit mpi",
     "get": "get",
@@ -229,4 +239,5 @@ def _made(leaf: Leaf | Branch, name: str) -> Any:
     made: Any = typer.main.get_command(group(leaf.summary))
     made.name, made.commands = name, _Commands(leaf)
     made.summaries = {name: below.summary for name, below in leaf.commands.items()}
+    made.headings = _HEADINGS if leaf is ROOT else {}
     return made
