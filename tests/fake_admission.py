@@ -5,7 +5,6 @@ Mutating (JSONPatch and ApplyConfiguration) and validating; params are not suppo
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fake_cel import CelError, Lazy, evaluate
 from fake_patch import json_patch, strategic
 from fake_rbac import groups
-from fake_resources import Object, Refused, Resource
+from fake_resources import Object, Refused, Resource, copied
 from fake_store import label_selects
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ def _one(api: FakeApi, policy: Object, attempt: Attempt, thing: Object) -> Objec
                 raise CelError(f"error applying patch: {error.message}") from error
         else:
             change = _run(mutation["applyConfiguration"]["expression"], now)
-            thing = strategic(copy.deepcopy(thing), _checked(change))
+            thing = strategic(copied(thing), _checked(change))
     return thing
 
 

@@ -9,7 +9,6 @@ demand. Texts are those of a 1.36 control plane.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import random
 import re
@@ -47,6 +46,7 @@ from fake_resources import (
     Refused,
     Resource,
     conflict,
+    copied,
     invalid,
     named,
     of,
@@ -280,7 +280,7 @@ class FakeApi(Store):
         resource = of(thing)
         space = "" if resource.wide else thing["metadata"].get("namespace", "default")
         with self.lock:
-            return self.create(resource, space, copy.deepcopy(thing), dry=False, hand=True)
+            return self.create(resource, space, copied(thing), dry=False, hand=True)
 
     def find(self, kind: str, name: str, namespace: str = "default") -> Object | None:
         """The stored object itself, to be looked at or changed."""
@@ -299,7 +299,7 @@ class FakeApi(Store):
         resource = named(kind)
         key = ("" if resource.wide else namespace, name)
         with self.lock:
-            thing = copy.deepcopy(self.get(resource, *key))
+            thing = copied(self.get(resource, *key))
             yield thing
             self.store(resource, key, thing)
 
@@ -473,7 +473,7 @@ class FakeApi(Store):
     ) -> None:
         """End a pod from outside: its condition says why, then it is deleted."""
         with self.lock:
-            pod = copy.deepcopy(self.get("pods", space, name))
+            pod = copied(self.get("pods", space, name))
             target = {"type": "DisruptionTarget", "status": "True"}
             target |= {"reason": reason, "message": message}
             target |= {"lastTransitionTime": rfc3339(self.clock())}
@@ -508,7 +508,7 @@ class FakeApi(Store):
 
     def _mark(self, resource: Resource, key: Key, **meta: Any) -> Object:
         """Let an object know that it is to go."""
-        thing = copy.deepcopy(self.get(resource, *key))
+        thing = copied(self.get(resource, *key))
         if "deletionTimestamp" not in thing["metadata"]:
             thing["metadata"] |= {"deletionTimestamp": rfc3339(self.clock()), **meta}
             self.store(resource, key, thing)
@@ -526,7 +526,7 @@ class FakeApi(Store):
             uid = owner.get("uid")
             if uid in self.going and not self.owned.get(uid):
                 resource, key = self.going.pop(uid)
-                thing = copy.deepcopy(self.get(resource, *key))
+                thing = copied(self.get(resource, *key))
                 thing["metadata"]["finalizers"].remove("foregroundDeletion")
                 self._settle(resource, key, thing)
 
@@ -561,7 +561,7 @@ class FakeApi(Store):
                 name,
                 "metadata.resourceVersion: Invalid value: 0: must be specified for an update",
             )
-        return self._update(resource, found, copy.deepcopy(thing), **how)
+        return self._update(resource, found, copied(thing), **how)
 
     def patch(
         self,
@@ -580,9 +580,9 @@ class FakeApi(Store):
         if "json-patch" in kind:
             changed = json_patch(found, body)
         elif "strategic" in kind:
-            changed = strategic(copy.deepcopy(found), body)
+            changed = strategic(copied(found), body)
         elif "merge-patch" in kind:
-            changed = merged(copy.deepcopy(found), body)
+            changed = merged(copied(found), body)
         else:
             types = ["application/json-patch+json", "application/merge-patch+json"]
             if not resource.custom:
@@ -632,12 +632,12 @@ class FakeApi(Store):
             )
         attempt = fake_admission.Attempt(resource, "UPDATE", user, found)
         if sub == "status":
-            changed = {**copy.deepcopy(found), "status": changed.get("status", {})}
+            changed = {**copied(found), "status": changed.get("status", {})}
         else:
             if resource.status:
                 changed.pop("status", None)
                 if "status" in found:
-                    changed["status"] = copy.deepcopy(found["status"])
+                    changed["status"] = copied(found["status"])
             changed["metadata"] = {
                 **{key: value for key, value in meta.items() if key not in WRITTEN_APART},
                 **{key: old[key] for key in WRITTEN_APART if key in old},
@@ -668,7 +668,7 @@ class FakeApi(Store):
         found = self.get("pods", space, name)
         fake_pods.check_binding(found)
         if not dry:
-            pod = copy.deepcopy(found)
+            pod = copied(found)
             pod["spec"]["nodeName"] = body["target"]["name"]
             status = pod.setdefault("status", {})
             status["conditions"] = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fake_cel import CelError, evaluate
-from fake_resources import RESOURCES, Object
+from fake_resources import RESOURCES, Object, copied
 
 if TYPE_CHECKING:
     from fake_api import FakeApi
@@ -161,7 +160,7 @@ def node_of(claim: Object) -> str | None:
 
 def allocate(api: FakeApi, claim: Object, node: str, results: list[Object], pod: Object) -> None:
     """Write an allocation, if there is none yet, and reserve the claim for a pod."""
-    changed = copy.deepcopy(claim)
+    changed = copied(claim)
     status = changed.setdefault("status", {})
     if not status.get("allocation"):
         field = {"key": "metadata.name", "operator": "In", "values": [node]}
@@ -204,10 +203,10 @@ def step(api: FakeApi) -> None:
                     "generateName": f"{key[1]}-{one['name']}-",
                     "ownerReferences": [owner],
                 },
-                "spec": copy.deepcopy(found.thing["spec"]["spec"]),
+                "spec": copied(found.thing["spec"]["spec"]),
             }
             name = api.create(CLAIMS, key[0], claim)["metadata"]["name"]
-            pod = copy.deepcopy(pod)
+            pod = copied(pod)
             statuses = pod.setdefault("status", {}).setdefault("resourceClaimStatuses", [])
             statuses.append({"name": one["name"], "resourceClaimName": name})
             api.store(RESOURCES["pods"], key, pod)
@@ -215,7 +214,7 @@ def step(api: FakeApi) -> None:
         status = entry.thing.get("status") or {}
         kept = [one for one in status.get("reservedFor") or () if _alive(api, key[0], one)]
         if kept != (status.get("reservedFor") or []):
-            changed = copy.deepcopy(entry.thing)
+            changed = copied(entry.thing)
             changed["status"]["reservedFor"] = kept
             if not kept:
                 changed["status"] = {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from typing import TYPE_CHECKING, Any
 
 from fake_operators import MPIJOBS, owner_of
-from fake_resources import RESOURCES, Key, Object, Resource, rfc3339
+from fake_resources import RESOURCES, Key, Object, Resource, copied, rfc3339
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -52,7 +51,7 @@ class Kueue:
             {
                 "name": role.lower(),
                 "count": one.get("replicas", 1),
-                "template": copy.deepcopy(one["template"]),
+                "template": copied(one["template"]),
             }
             for role, one in job["spec"]["mpiReplicaSpecs"].items()
         ]
@@ -140,11 +139,11 @@ def _restore(template: Object, queued: Object) -> None:
     for part in ("labels", "annotations"):
         template.setdefault("metadata", {}).pop(part, None)
         if part in (queued.get("metadata") or {}):
-            template["metadata"][part] = copy.deepcopy(queued["metadata"][part])
+            template["metadata"][part] = copied(queued["metadata"][part])
     for part in ("nodeSelector", "tolerations", "schedulingGates"):
         template["spec"].pop(part, None)
         if part in queued["spec"]:
-            template["spec"][part] = copy.deepcopy(queued["spec"][part])
+            template["spec"][part] = copied(queued["spec"][part])
 
 
 def workload_name(job: Object) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import fake_scheduler
 from fake_operators import JOBS, LABEL, PODS, SETS, condition, is_ready, is_true, owner_of, phase
-from fake_resources import RESOURCES, Key, Object, Refused, rfc3339, seconds
+from fake_resources import RESOURCES, Key, Object, Refused, copied, rfc3339, seconds
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
@@ -94,7 +93,7 @@ class Controllers:
         return self.api.clock() - (added or 0.0) >= min(limits, default=0)
 
     def _job(self, key: Key, job: Object) -> None:
-        changed = copy.deepcopy(job)
+        changed = copied(job)
         status, spec = changed.setdefault("status", {}), changed["spec"]
         pods = self.cluster.pods_of(job)
         live = [
@@ -161,7 +160,7 @@ class Controllers:
         )
 
     def _launch(self, key: Key, job: Object) -> list[Object]:
-        template = copy.deepcopy(job["spec"]["template"])
+        template = copied(job["spec"]["template"])
         meta = template.get("metadata") or {}
         labels = {"batch.kubernetes.io/job-name": key[1], "job-name": key[1]}
         self.cluster.serial += 1
@@ -195,7 +194,7 @@ class Controllers:
         for index in range(count):
             if f"{name}-{index}" in mine:
                 continue
-            template = copy.deepcopy(one["spec"]["template"])
+            template = copied(one["spec"]["template"])
             meta = template.get("metadata") or {}
             own = {
                 "statefulset.kubernetes.io/pod-name": f"{name}-{index}",
@@ -224,7 +223,7 @@ class Controllers:
         ready = sum(is_ready(pod) for pod in self.cluster.pods_of(one))
         status = {"replicas": len(mine), "readyReplicas": ready}
         if one.get("status") != status:
-            self.api.store(SETS, key, {**copy.deepcopy(one), "status": status})
+            self.api.store(SETS, key, {**copied(one), "status": status})
 
 
 def _evicting(node: Object) -> list[Object]:
@@ -270,7 +269,7 @@ class Kubelets:
                     self.api.end_log(key[1], key[0])
                     self.api.remove(PODS, *key, {"gracePeriodSeconds": 0})
             elif phase(pod) == "Pending" or self._ends(key, pod):
-                changed = copy.deepcopy(pod)
+                changed = copied(pod)
                 self._sync(key, changed)
                 if changed != pod:
                     self.api.store(PODS, key, changed)

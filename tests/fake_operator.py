@@ -6,10 +6,10 @@ mpi-operator (v2beta1, v1alpha1) and training-operator (v1) were seen to make.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from fake_api import FakeApi, rfc3339
+from fake_resources import copied
 
 from arena_topo.manifests.annotations import parse_map
 
@@ -38,7 +38,7 @@ class FakeOperator:
             launcher = spec["mpiReplicaSpecs"]["Launcher"]["template"]
         else:
             worker = {"replicas": spec["replicas"], "template": spec["template"]}
-            launcher = copy.deepcopy(spec["template"])
+            launcher = copied(spec["template"])
             for container in launcher["spec"]["containers"]:
                 container.pop("resources", None)
         for index in range(worker.get("replicas", 1)):
@@ -55,7 +55,7 @@ class FakeOperator:
         return self.api.versions[0]
 
     def _pod(self, job: dict[str, Any], template: dict[str, Any], name: str, node: str) -> None:
-        meta = copy.deepcopy(template.get("metadata") or {})
+        meta = copied(template.get("metadata") or {})
         role = "worker" if "-worker-" in name else "launcher"
         job_name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         labels = {
@@ -75,7 +75,7 @@ class FakeOperator:
             },
         }[self.version]
         owner = {"kind": "MPIJob", "name": job_name, "uid": uid, "controller": True}
-        spec = {**copy.deepcopy(template["spec"]), "nodeName": node}
+        spec = {**copied(template["spec"]), "nodeName": node}
         # A pod that has its node has passed its gates.
         spec.pop("schedulingGates", None)
         self.api.add(
@@ -145,7 +145,7 @@ class FakeOperator:
         """
         job, old = self.job(name, namespace), self.launcher(name, namespace)
         pod = old["metadata"]["name"]
-        template = {"metadata": copy.deepcopy(old["metadata"]), "spec": copy.deepcopy(old["spec"])}
+        template = {"metadata": copied(old["metadata"]), "spec": copied(old["spec"])}
         node = template["spec"].pop("nodeName")
         self.api.end_log(pod, namespace)
         if self.version == "v1":

@@ -6,10 +6,9 @@ deletes, which conditions it sets, and what it syncs when a job resumes.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
-from fake_resources import RESOURCES, Key, Object, Refused, rfc3339
+from fake_resources import RESOURCES, Key, Object, Refused, copied, rfc3339
 
 if TYPE_CHECKING:
     from fake_world import World
@@ -80,7 +79,7 @@ class Operator:
                 continue
             if not entry.exposed and self.done.get(job["metadata"]["uid"]) == self._print(key):
                 continue
-            changed = copy.deepcopy(job)
+            changed = copied(job)
             status = changed.setdefault("status", {})
             before = self._print(key)
             try:
@@ -234,7 +233,7 @@ class Operator:
         return found
 
     def _worker(self, job: Object, template: Object, index: int, version: str) -> Object:
-        meta, spec = copy.deepcopy(template.get("metadata") or {}), copy.deepcopy(template["spec"])
+        meta, spec = copied(template.get("metadata") or {}), copied(template["spec"])
         job_name = job["metadata"]["name"]
         name = f"{job_name}-worker-{index}"
         shift = 1 if job["spec"].get("runLauncherAsWorker") else 0
@@ -277,7 +276,7 @@ class Operator:
         """The batch Job of the launcher; suspended from the start where the MPIJob is."""
         name, space = job["metadata"]["name"], job["metadata"]["namespace"]
         replica = job["spec"]["mpiReplicaSpecs"]["Launcher"]
-        template = copy.deepcopy(replica["template"])
+        template = copied(replica["template"])
         meta = template.setdefault("metadata", {})
         meta["labels"] = {**(meta.get("labels") or {}), **_labels(name, "launcher")}
         spec = template["spec"]
@@ -319,7 +318,7 @@ class Operator:
 
     def _align(self, launcher: Object, job: Object, *, suspended: bool) -> None:
         """Suspend or resume the launcher's Job; on resume some of its template is synced."""
-        changed = copy.deepcopy(launcher)
+        changed = copied(launcher)
         changed["spec"]["suspend"] = suspended
         if not suspended:
             new = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
@@ -330,7 +329,7 @@ class Operator:
             for part in ("nodeSelector", "tolerations", "schedulingGates"):
                 old["spec"].pop(part, None)
                 if part in new["spec"]:
-                    old["spec"][part] = copy.deepcopy(new["spec"][part])
+                    old["spec"][part] = copied(new["spec"][part])
         key = (launcher["metadata"]["namespace"], launcher["metadata"]["name"])
         self.api.store(JOBS, key, changed)
 
@@ -463,7 +462,7 @@ class Operator:
         over = launcher is not None and _job_over(launcher.thing)
         if over and spec.get("cleanPodPolicy", "Running") in {"All", "Running"}:
             count = 0
-        template = copy.deepcopy(spec["template"])
+        template = copied(spec["template"])
         meta = template.setdefault("metadata", {})
         labels = {"group_name": "kubeflow.org", "mpi_job_name": name, "mpi_role_type": "worker"}
         meta["labels"] = {**(meta.get("labels") or {}), **labels}
@@ -490,14 +489,14 @@ class Operator:
             made = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": body}
             self._create(SETS, key[0], made, job, "worker")
         elif held.thing["spec"]["replicas"] != count:
-            changed = copy.deepcopy(held.thing)
+            changed = copied(held.thing)
             changed["spec"]["replicas"] = count
             self.api.store(SETS, (key[0], f"{name}-worker"), changed)
         held = self.api.tables[SETS.name][key[0], f"{name}-worker"]
         ready = (held.thing.get("status") or {}).get("readyReplicas", 0)
         status["workerReplicas"] = ready
         if launcher is None and ready == count:
-            template = copy.deepcopy(spec["template"])
+            template = copied(spec["template"])
             meta = template.setdefault("metadata", {})
             labels = {**labels, "mpi_role_type": "launcher"}
             meta["labels"] = {**(meta.get("labels") or {}), **labels}

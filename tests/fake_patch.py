@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-from fake_resources import Refused
+from fake_resources import Refused, copied
 
 MERGE_KEYS = {
     "containers": "name",
@@ -100,7 +99,7 @@ def json_patch(old: dict[str, Any], steps: list[dict[str, Any]]) -> dict[str, An
     """RFC 6902; whatever cannot be applied is 422, and nothing of the patch is."""
     if not isinstance(steps, list):
         raise Refused(400, "BadRequest", "error decoding patch: json: cannot unmarshal object")
-    result = copy.deepcopy(old)
+    result = copied(old)
     for step in steps:
         try:
             result = _step(result, step)
@@ -138,14 +137,14 @@ def _step(document: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
         case "remove":
             del at[_index(at, last) if isinstance(at, list) else last]
         case "add":
-            _put(at, last, copy.deepcopy(step["value"]))
+            _put(at, last, copied(step["value"]))
         case "replace":
             # Of a member that an object does not have, the server takes it for `add`.
             if not isinstance(at, (dict, list)):
                 raise TypeError(step["path"])
-            at[_index(at, last) if isinstance(at, list) else last] = copy.deepcopy(step["value"])
+            at[_index(at, last) if isinstance(at, list) else last] = copied(step["value"])
         case "copy" | "move":
-            value = copy.deepcopy(_look(document, _parts(step["from"])))
+            value = copied(_look(document, _parts(step["from"])))
             if step["op"] == "move":
                 document = _step(document, {"op": "remove", "path": step["from"]})
                 at = _look(document, parents)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fake_resources import NAME, RESOURCES, Object, Resource, conflict, forbidden, invalid
+from fake_resources import NAME, RESOURCES, Object, Resource, conflict, copied, forbidden, invalid
 
 if TYPE_CHECKING:
     from fake_api import FakeApi
@@ -147,7 +146,7 @@ def check_update(old: Object, new: Object) -> None:
         for index, one in enumerate(wanted)
         if one not in gates
     ]
-    same = copy.deepcopy(after)
+    same = copied(after)
     _put(same, "schedulingGates", before.get("schedulingGates"))
     if _more(before.get("tolerations"), after.get("tolerations")):
         _put(same, "tolerations", before.get("tolerations"))
@@ -189,8 +188,8 @@ def _narrowed(before: Object, after: Object, same: Object) -> Iterator[str]:
     old, new = _terms(before), _terms(after)
     yield from _narrower(old, new)
     _put(same, "affinity", before.get("affinity"))
-    ours = copy.deepcopy(after.get("affinity") or {})
-    theirs = copy.deepcopy(before.get("affinity") or {})
+    ours = copied(after.get("affinity") or {})
+    theirs = copied(before.get("affinity") or {})
     for one in (ours, theirs):
         node = one.get("nodeAffinity") or {}
         node.pop("requiredDuringSchedulingIgnoredDuringExecution", None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import fake_dra
 from fake_quota import pod_requests
 from fake_quota import quantity as _quantity
-from fake_resources import RESOURCES, Key, Object, rfc3339
+from fake_resources import RESOURCES, Key, Object, copied, rfc3339
 from fake_store import expression_holds, label_selects
 
 if TYPE_CHECKING:
@@ -227,7 +226,7 @@ class Scheduler:
         old = next((one for one in conditions if one["type"] == "PodScheduled"), {})
         if {name: old.get(name) for name in said} == said:
             return
-        changed = copy.deepcopy(pod)
+        changed = copied(pod)
         others = [one for one in conditions if one["type"] != "PodScheduled"]
         said["lastTransitionTime"] = rfc3339(self.api.clock())
         changed.setdefault("status", {})["conditions"] = [*others, said]

@@ -65,7 +65,13 @@ def schema(kind: str, version: str) -> tuple[Any, Mapping[str, Any]] | None:
 def unknown(value: Any, kind: str, version: str) -> list[Unknown]:
     """The fields of an object that its schema does not have: what a server prunes."""
     found = schema(kind, version)
-    return [] if found is None else list(_unknown(value, found[0], found[1], ""))
+    if found is None:
+        return []
+    known, clean = _without_clean_spec(value, found[0], ("unknown", kind, version))
+    result = list(_unknown(value, known, found[1], ""))
+    if clean and not any(one.path.startswith("spec") for one in result):
+        _clean.add(clean)
+    return result
 
 
 def _unknown(value: Any, known: Any, types: Mapping[str, Any], path: str) -> Iterator[Unknown]:
@@ -87,7 +93,30 @@ def _unknown(value: Any, known: Any, types: Mapping[str, Any], path: str) -> Ite
 def faults(value: Any, kind: str, version: str) -> list[str]:
     """What of an object is not as its schema says, in the words of an API server."""
     found = schema(kind, version)
-    return [] if found is None else list(_faults(value, found[0], found[1], ""))
+    if found is None:
+        return []
+    known, clean = _without_clean_spec(value, found[0], ("faults", kind, version))
+    result = list(_faults(value, known, found[1], ""))
+    if clean and not any(one.startswith("spec") for one in result):
+        _clean.add(clean)
+    return result
+
+
+_clean: set[tuple[str, ...]] = set()
+"""The specs with nothing to say of, as JSON: most are seen again and again."""
+
+
+def _without_clean_spec(
+    value: Any, known: Any, key: tuple[str, ...]
+) -> tuple[Any, tuple[str, ...] | None]:
+    """The schema of an object without that of a clean spec, else the key of the spec."""
+    if not isinstance(value, dict) or "spec" not in value or not isinstance(known, dict):
+        return known, None
+    clean = (*key, json.dumps(value["spec"]))
+    if clean not in _clean:
+        return known, clean
+    names = {name: "any" if name.rstrip("!") == "spec" else one for name, one in known.items()}
+    return names, None
 
 
 def _faults(value: Any, known: Any, types: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffi
 from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
 from arena_topo.bandwidth.rates import (
     ASSUMED_GENERATION,
+    MOST_CACHED_MACHINES,
     known_model,
     path_rate,
     pcie_generation_of,
@@ -72,7 +73,7 @@ def _rails(hosts: Sequence[Host], job: Traffic, constants: Constants) -> tuple[F
     doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
     for name, machine in machines.items():
         own = [gpus for _, gpus in pods[name]]
-        by_pod = _sent(usual_nics(machine), own, job, constants)
+        by_pod = _sent(machine, own, job, constants)
         for (at, _), (sent, notes) in zip(pods[name], by_pod, strict=True):
             rates = _at_most(sent, job.most)
             value, low, high = totals[at]
@@ -97,8 +98,9 @@ def sent_by(
 
     The job has `among` hosts and `ranks` GPUs; `network` as in `estimate`.
     """
-    host = Host.of(usual_nics(machine), gpus)
-    return _rails([host], Traffic(hosts=among, ranks=ranks, network=network), FITTED)[0].value
+    return _rails(
+        [Host.of(machine, gpus)], Traffic(hosts=among, ranks=ranks, network=network), FITTED
+    )[0].value
 
 
 def _sent(
@@ -109,10 +111,9 @@ def _sent(
     NICs of unknown speed send as much as the network takes from a machine, if that is known, in all
     pods together.
     """
-    speeds = _speeds(machine)
-    cards = [
-        {card for gpu in members(gpus) for card in _nearest(machine, speeds, gpu)} for gpus in pods
-    ]
+    nics = _nics_of(machine)
+    speeds = nics.speeds
+    cards = [{card for gpu in members(gpus) for card in nics.nearest[gpu]} for gpus in pods]
     users = Counter(card for own in cards for card in own)
     generation = pcie_generation_of(machine)
     by_software = _share_of_nics(machine.software, job, constants)
@@ -136,12 +137,7 @@ def _sent(
             # The efficiencies of NICs and of ports are the same loss, counted once.
             most = count(gpus) * port / constants.network.value
             sent = [min(rate, most) for rate in sent]
-        if any(
-            machine.nics[card].attachment[gpu].kind < LinkKind.PXB
-            for gpu in members(gpus)
-            for card in _nearest(machine, speeds, gpu)
-        ):
-            # GPUDirect RDMA is meant for PCIe switches (NCCL_NET_GDR_LEVEL is PXB).
+        if gpus & nics.far:
             sent[1] *= fitted.FAR_NIC
         sent = [rate * share for rate, share in zip(sent, by_software, strict=True)]
         yield (sent[0], sent[1], sent[2]), notes
@@ -168,8 +164,11 @@ UNMEASURED = frozenset({Plugin.TCPX, Plugin.GIB, Plugin.UCX, Plugin.SPCX})
 
 def own_nics(machine: Machine, gpus: GPUSet, constants: Constants) -> Factor | None:
     """GB/s through the NICs of each of these GPUs; None unless each has known ones nearby."""
-    speeds = _speeds(machine)
-    cards = {gpu: _nearest(machine, speeds, gpu) for gpu in members(gpus)}
+    if not machine.nics:
+        return None
+    nics = _nics_of(machine)
+    speeds = nics.speeds
+    cards = {gpu: nics.nearest[gpu] for gpu in members(gpus)}
     used = [(gpu, machine.nics[card]) for gpu, own in cards.items() for card in own]
     shared = len({card for own in cards.values() for card in own}) < len(used)
     near = all(nic.speed and nic.attachment[gpu].kind >= LinkKind.PXB for gpu, nic in used)
@@ -193,26 +192,50 @@ def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
     NCCL prefers the path with the most bandwidth, then the shortest (src/graph/search.cc,
     ncclTopoGetLocal), so a management port beside the GPU is not used if rails are faster.
     """
-    return _nearest(machine, _speeds(machine), gpu)
+    return _nics_of(machine).nearest[gpu] if machine.nics else ()
 
 
-_Speeds = list[tuple[Factor, str]]
-"""GB/s of each NIC of a machine, and the assumption about it."""
+class _NICFacts:
+    """The NICs of a machine, or the usual ones of its kind, as its GPUs use them.
+
+    `speeds` has GB/s of each NIC, and the assumption about it. `nearest` has the NICs of each GPU,
+    and `far` the GPUs that reach theirs through the CPU.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        cards, model = usual_nics(machine).nics, known_model(machine)
+        kinds = {nic.speed: _speed(nic.speed, model) for nic in cards}
+        self.speeds = [kinds[nic.speed] for nic in cards]
+        best = max(speed.value for speed, _ in self.speeds)
+        fast = [card for card, (speed, _) in enumerate(self.speeds) if speed.value == best]
+        self.nearest: list[tuple[int, ...]] = []
+        self.far = GPUSet(0)
+        for gpu in range(len(machine.gpus)):
+            if not best:
+                self.nearest.append(())
+                continue
+            paths = {card: cards[card].attachment[gpu].kind for card in fast}
+            near = max(paths.values())
+            self.nearest.append(tuple(card for card in fast if paths[card] == near))
+            # GPUDirect RDMA is meant for PCIe switches (NCCL_NET_GDR_LEVEL is PXB).
+            if near < LinkKind.PXB:
+                self.far = GPUSet(self.far | 1 << gpu)
 
 
-def _nearest(machine: Machine, speeds: _Speeds, gpu: int) -> tuple[int, ...]:
-    best = max((speed.value for speed, _ in speeds), default=0.0)
-    if not best:
-        return ()
-    fast = [card for card, (speed, _) in enumerate(speeds) if speed.value == best]
-    near = max(machine.nics[card].attachment[gpu].kind for card in fast)
-    return tuple(card for card in fast if machine.nics[card].attachment[gpu].kind == near)
+_nics_cache: dict[tuple[int, int], _NICFacts] = {}
 
 
-def _speeds(machine: Machine) -> _Speeds:
-    model = known_model(machine)
-    kinds = {nic.speed: _speed(nic.speed, model) for nic in machine.nics}
-    return [kinds[nic.speed] for nic in machine.nics]
+def _nics_of(machine: Machine) -> _NICFacts:
+    """The NICs of a machine; a cache by identity of its parts has the latest machines."""
+    key = id(machine.nics), id(machine.gpus)
+    facts = _nics_cache.get(key)
+    if facts is None:
+        if len(_nics_cache) > MOST_CACHED_MACHINES:
+            _nics_cache.clear()
+        # The facts refer to GPUs and NICs, so these ids cannot be reused.
+        facts = _nics_cache[key] = _NICFacts(machine)
+    return facts
 
 
 def _speed(rate: float | None, model: Model | None) -> tuple[Factor, str]:

@@ -23,6 +23,7 @@ from arena_topo.bandwidth.rates import (
     ASSUMED_GENERATION,
     ASSUMED_LANE_RATE,
     FROM_AMPERE,
+    MOST_CACHED_MACHINES,
     assumptions,
     is_guess,
     lane_rate,
@@ -55,7 +56,7 @@ def inside(
     host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as in `estimate`."""
-    parts = tuple((_facts(machine, constants), gpus) for machine, gpus in host.parts)
+    parts = tuple((facts_of(machine, constants), gpus) for machine, gpus in host.parts)
     return _inside(parts, algorithm)
 
 
@@ -179,20 +180,24 @@ class MachineFacts:
         return is_guess(self.machine)
 
 
-_MOST_FACTS = 256
-"""The size of the cache of facts, in machines."""
-
-_facts_cache: dict[int, MachineFacts] = {}
+_facts_cache: dict[tuple[object, ...], MachineFacts] = {}
 
 
-def _facts(machine: Machine, constants: Constants) -> MachineFacts:
-    """The facts of a machine; a cache by identity has the latest machines."""
+def facts_of(machine: Machine, constants: Constants = FITTED) -> MachineFacts:
+    """The facts of a machine; a cache by identity of its parts has the latest machines."""
     if constants is not FITTED:
         return MachineFacts(machine, constants)
-    if len(_facts_cache) > _MOST_FACTS:
-        _facts_cache.clear()
-    # The facts refer to their machine, so its id cannot be reused.
-    return _facts_cache.setdefault(id(machine), MachineFacts(machine))
+    key = (
+        *(id(machine.links), id(machine.gpus), id(machine.measured), machine.software),
+        *(machine.nvswitch, machine.pcie_generation, machine.knowledge),
+    )
+    facts = _facts_cache.get(key)
+    if facts is None:
+        if len(_facts_cache) > MOST_CACHED_MACHINES:
+            _facts_cache.clear()
+        # The facts refer to their machine, so these ids cannot be reused.
+        facts = _facts_cache[key] = MachineFacts(machine)
+    return facts
 
 
 _Parts = tuple[tuple[MachineFacts, GPUSet], ...]

@@ -12,6 +12,8 @@ ASSUMED_LANE_RATE = 20.0
 ASSUMED_GENERATION = 3
 """The PCIe generation if machine and model are unknown: the oldest with measured rows."""
 
+MOST_CACHED_MACHINES = 256
+"""The size of each cache of the facts of machines."""
 
 _GENERATIONS = tuple(Architecture)
 

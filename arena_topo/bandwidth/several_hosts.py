@@ -22,8 +22,8 @@ from arena_topo.bandwidth.estimates import (
 )
 from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
 from arena_topo.bandwidth.nics import over_nics, own_nics, ring_over_nics
-from arena_topo.bandwidth.one_host import inside
-from arena_topo.bandwidth.rates import FROM_HOPPER, assumptions, known_model
+from arena_topo.bandwidth.one_host import facts_of, inside
+from arena_topo.bandwidth.rates import FROM_HOPPER, known_model
 from arena_topo.bandwidth.tcp import over_sockets, over_tcp, socket_range
 from arena_topo.topology import Machine, PoolRates
 
@@ -69,9 +69,7 @@ def estimate(
         raise NotModelled(
             f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
         )
-    # Most machines of a cluster share their links and GPUs, and so their assumptions.
-    distinct = {(id(own.links), id(own.gpus), own.knowledge): own for own in machines.values()}
-    doubts = {note for machine in distinct.values() for note in assumptions(machine)}
+    doubts = set().union(*(facts_of(machine).doubts for machine in machines.values()))
     if wire is None:
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
