@@ -30,6 +30,9 @@ MOST_CLASSES = 1 << 13
 MOST_TABLES = 128
 """The most tables of their values, by what a request asks for."""
 
+MOST_LIMITED = 8
+"""The requests for which an index remembers which nodes lack CPU or memory."""
+
 MOST_SHAPES = 64
 """The sizes and limits of requests for which an index remembers the classes of nodes."""
 
@@ -346,7 +349,8 @@ class NodeGroups:
 
         classes = [(of(group), group) for group in self._states]
         group_of = self._state_of
-        fewer = self._fewer(request, {group: nodes.capacity for nodes, group in classes})
+        capacities = {group: nodes.capacity for nodes, group in classes}
+        fewer = self._fewer(request, shape, capacities)
         if fewer:
             parts, group_of = self.index.split(self._states, group_of, fewer)
             place = {group: at for at, group in enumerate(self._states)}
@@ -360,21 +364,30 @@ class NodeGroups:
         )
 
     def _fewer(
-        self, request: Request, capacities: Mapping[GroupOfNodes, int]
+        self, request: Request, shape: tuple[object, ...], capacities: Mapping[GroupOfNodes, int]
     ) -> dict[NodeName, int]:
         """The nodes that take fewer workers than others of their group, and how many."""
-        of, fewer = self._state_of, dict[NodeName, int]()
-        if request.cpu or request.memory:
-            for name, node in self.index.nodes.items():
-                most = capacities[of(name)]
-                if most:
-                    cpu, memory = _resources(node, idle=self.idle)
-                    least = _with_resources(request, most, cpu, memory)
-                    if least < most:
-                        fewer[name] = least
-        return fewer | dict.fromkeys(
-            (name for name in request.excluded if name in self.index.of), 0
-        )
+        index, cpu, memory = self.index, request.cpu, request.memory
+        excluded = dict.fromkeys((name for name in request.excluded if name in index.of), 0)
+        if not cpu and not memory:
+            return excluded
+        limited = index.limited
+        if len(limited) >= MOST_LIMITED:
+            limited.clear()
+        key = (*shape, cpu, memory, self.idle)
+        seen, fewer = limited.get(key) or (0, {})
+        of, idle = self._state_of, self.idle
+        for name in index.changes[seen:] if key in limited else index.nodes:
+            most = capacities[of(name)]
+            if most:
+                node = index.nodes[name]
+                least = _with_resources(request, most, *_resources(node, idle=idle))
+                if least < most:
+                    fewer[name] = least
+                    continue
+            fewer.pop(name, None)
+        limited[key] = len(index.changes), fewer
+        return fewer | excluded
 
     @cached_property
     def _parts(self) -> tuple[Sequence[GroupOfNodes], GroupOf]:

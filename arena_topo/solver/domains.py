@@ -187,8 +187,8 @@ class DomainSearch:
         """The domains in which so many nodes hold the gang, the most promising first.
 
         That is the fewest inner domains (a lower bound), then the cost of filling the largest
-        nodes, of which the last takes the rest, then the fewest free GPUs. Costs are bounded first,
-        by the cheapest nodes of all domains: few domains are looked at.
+        nodes, of which the last takes the rest, then the fewest free GPUs. Costs in the nearest
+        domains are bounded first, by the cheapest nodes of all of them: few are looked at.
         """
         (rows, places), domains = self._rows.at(level), self.index.levels[level]
         needed = self._rows.needed(level, demand.workers)
@@ -197,28 +197,30 @@ class DomainSearch:
         if len(possible) <= MAX_DOMAINS_TRIED:
             yield from possible
             return
-        bounds = [
-            self._filled(self._cheapest(row), demand) if held else 0
-            for row, held in zip(rows, holds, strict=True)
-        ]
-        queue = [
-            (
-                self._inner(level, domain, demand),
-                bounds[places[domain.at]],
-                domain.free,
-                domain.at,
-                False,
+        inner = [self._inner(level, domain, demand) for domain in possible]
+        exact = bool(domains[0].children)
+        if exact:
+            costs: Mapping[int, int] = self._costs(
+                level, [domain.at for domain in possible], demand
             )
-            for domain in possible
+        else:
+            bounds = [
+                self._filled(self._cheapest(row), demand) if held else 0
+                for row, held in zip(rows, holds, strict=True)
+            ]
+            costs = {domain.at: bounds[places[domain.at]] for domain in possible}
+        queue = [
+            (least, costs[domain.at], domain.free, domain.at, exact)
+            for least, domain in zip(inner, possible, strict=True)
         ]
         heapify(queue)
         while queue:
-            inner, _, free, at, exact = heappop(queue)
+            least, _, free, at, exact = heappop(queue)
             if exact:
                 yield domains[at]
             else:
                 cost = self._filled(self._ranked(domains[at]), demand)
-                heappush(queue, (inner, cost, free, at, True))
+                heappush(queue, (least, cost, free, at, True))
 
     def _inner(self, level: int, domain: Domain, demand: Demand) -> int:
         """A lower bound of the inner domains that hold the gang."""
@@ -242,6 +244,30 @@ class DomainSearch:
             left -= number
             workers -= number * load
         return IMPOSSIBLE_COST
+
+    def _costs(self, level: int, domains: Iterable[int], demand: Demand) -> Mapping[int, int]:
+        """The costs of filling the nodes of these domains in the order of `_ranked`."""
+        open_domains = dict.fromkeys(domains, (demand.most, demand.workers, 0))
+        costs: dict[int, int] = {}
+        paths = self.index.paths
+        for of in self._rank:
+            load, prices = self._possible[of][-1], self._prices[of]
+            price = prices[load]
+            for leaf, number in self.candidates.leaves[of].items():
+                at = paths[leaf][level].at
+                if at not in open_domains:
+                    continue
+                left, workers, cost = open_domains[at]
+                if number < left:
+                    after = left - number, workers - number * load, cost + number * price
+                    open_domains[at] = after
+                else:
+                    rest = prices.get(workers - (left - 1) * load, IMPOSSIBLE_COST)
+                    costs[at] = cost + (left - 1) * price + rest
+                    del open_domains[at]
+            if not open_domains:
+                break
+        return costs | dict.fromkeys(open_domains, IMPOSSIBLE_COST)
 
     def _ranked(self, domain: Domain) -> Iterator[tuple[int, int, Mapping[int, int]]]:
         """The nodes of a domain, the largest first, of these the cheapest."""

@@ -43,10 +43,10 @@ class GroupOfNodes:
 
     __slots__ = ("first", "idle", "leaves", "node", "nodes", "takeable")
 
-    def __init__(self, node: Node, leaves: Mapping[int, int] | None = None) -> None:
+    def __init__(self, node: Node, like: GroupOfNodes | None = None) -> None:
         self.node = node
-        self.leaves = dict(leaves or {})
-        self.nodes = sum(self.leaves.values())
+        self.leaves: dict[int, int] = {} if like is None else like.leaves.copy()
+        self.nodes: int = 0 if like is None else like.nodes
         self.first: tuple[int, int] | None = None
         """The leaf of the first node, and its place there; None if it is not known yet."""
         self.idle: GroupOfNodes | None = None
@@ -108,6 +108,10 @@ class Index:
         """A cache of what is derived from the idle groups, until they change."""
         self.classes: dict[tuple[object, ...], dict[tuple[GroupOfNodes, int | None], Any]] = {}
         """A cache of the classes of groups (`classes.NodeClass`), by what requests ask for."""
+        self.changes: list[NodeName] = []
+        """The nodes that changed, in the order of time."""
+        self.limited: dict[tuple[object, ...], tuple[int, dict[NodeName, int]]] = {}
+        """A cache of the nodes that lack CPU or memory (`classes`), after so many changes."""
         self._build()
 
     @property
@@ -131,6 +135,7 @@ class Index:
         self._groups = {}
         self._ordered = []
         self.now = {}
+        self.changes, self.limited = [], {}
         self._forget_idle()
         free = [0] * len(ordered)
         for name, node in self.nodes.items():
@@ -200,6 +205,9 @@ class Index:
     def _move(self, name: NodeName, group: GroupOfNodes) -> None:
         """Move a node to the group of its new state."""
         before, leaf = self.of[name], self.home[name]
+        if len(self.changes) > len(self.nodes):
+            self.changes, self.limited = [], {}
+        self.changes.append(name)
         # The node itself may matter to a request, even if its state does not.
         self.now.clear()
         if group is before:
@@ -297,7 +305,7 @@ class Index:
                 part = parts[group, mark] = GroupOfNodes(group.node)
             rest = parts.get((group, None))
             if rest is None:
-                rest = parts[group, None] = GroupOfNodes(group.node, group.leaves)
+                rest = parts[group, None] = GroupOfNodes(group.node, group)
             part.add(leaf)
             rest.add(leaf, -1)
         for group in groups:
