@@ -565,7 +565,8 @@ def test_the_head_is_the_first_that_can_ever_fit_whatever_else_waits(
     order = sorted([*queue, *others], key=lambda one: one.rank)
     first = head_of(order, seen)
     fitting = [one for one in queue if Solver(seen.emptied).fits(one.request)]
-    assert (first and first.gang) == min(fitting, key=lambda one: one.rank, default=None)
+    wanted = sorted(fitting, key=lambda one: (-one.priority, one.since, one.key))
+    assert (first and first.gang) == (wanted[0] if wanted else None)
     assert first == head_of([one for one in order if one in fitting], seen)
 
 
