@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import program
 import pytest
 from cube_mesh import HGX, V100, cluster, node
+from hypothesis import given
+from hypothesis import strategies as st
 from replacing import replace
 from test_controller import World, world
 
@@ -23,12 +26,13 @@ from arena_topo.jobs import plan_view
 from arena_topo.jobs.proposal import propose
 from arena_topo.jobs.view import job_text, job_value
 from arena_topo.manifests import HEAD_RESERVATION, STATE
-from arena_topo.queueing import Situation, Waiting
+from arena_topo.queueing import Running, Situation, Waiting, seats_of_placement
 from arena_topo.queueing.patience import patient, waits_for, worthwhile
+from arena_topo.queueing.reservation import head_of, left_for
 from arena_topo.reasons.explanation import explain_job
 from arena_topo.solver import Request
 from arena_topo.solver.door import Solver
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, GPUSet, Holding, gpu_set
 from arena_topo.topology.fabric import FabricFile, parse_fabric
 
 __all__ = ["world"]
@@ -103,6 +107,44 @@ def test_the_head_reserves_no_place_for_which_it_would_not_end_its_wait() -> Non
     seen = Situation(cluster=now, emptied=idle.cluster, running=(), now=99.0)
     assert Solver(now).find(patient(gang, seen)) is None
     assert patient(gang, replace(seen, now=100.0)) == EIGHT
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_job_without_end_on_every_node_ends_every_patience_in_turn(dice: random.Random) -> None:
+    """Gangs of five to eight on machines of which half is in use for ever, over known 10 GbE."""
+    number = dice.randint(2, 4)
+    emptied = cluster(*(node(f"node-{at}", HGX) for at in range(number)), beyond=1.25)
+    held = (Holding("a/endless", 4, GPUSet(0xF0)),)
+    nodes = [replace(one, free=GPUSet(0x0F), holders=held) for one in emptied.nodes]
+    now = replace(emptied, nodes=tuple(nodes))
+    running = (Running(key="a/endless", started=0.0),)
+    queue = [
+        Waiting(
+            key=f"a/gang-{at}",
+            request=Request(workers=dice.randint(5, 8), gpus=1),
+            since=float(at),
+            until=DAY + dice.randint(0, 9) * 3600.0,
+        )
+        for at in range(3)
+    ]
+    ends = sorted({gang.until for gang in queue})
+    for time in (99.0, *ends):
+        for gang in list(queue):
+            seen = Situation(cluster=now, emptied=emptied, running=running, now=time)
+            head = head_of(queue, seen)
+            assert head is not None
+            left = now if head.gang is gang else left_for(head, now)
+            place = Solver(left).find(patient(gang, seen))
+            assert place is None or time >= gang.until
+            if place is not None:
+                queue.remove(gang)
+                solver = Solver(now)
+                for name, gpus in seats_of_placement(place):
+                    one = next(one for one in solver.cluster.nodes if one.name == name)
+                    solver.put(replace(one, free=GPUSet(one.free & ~gpu_set(gpus))))
+                now = solver.cluster
+    # Whoever waits now waits for GPUs: nobody of them fits, or the oldest is first.
+    assert not queue or not Solver(now).fits(queue[0].request)
 
 
 # The controller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -173,6 +174,71 @@ def test_large_gangs_do_not_starve_while_the_cluster_turns_over() -> None:
             jobs[f"younger-{hour}"] = (runs(0.5), places)
     else:
         pytest.fail("the head has starved")
+
+
+class Turnover:
+    """Machines on which jobs of at most an hour follow each other, whatever the queue leaves them.
+
+    Nobody knows how long they run. The head needs whole machines.
+    """
+
+    def __init__(self, dice: random.Random, nodes: int) -> None:
+        self.dice, self.hours, self.started = dice, 0.0, 0
+        self.emptied = situation({}, nodes=nodes).emptied
+        self.jobs: dict[str, tuple[float, float, Places]] = {}
+        self.last: tuple[Seats, float] | None = None
+        self.moves = 0
+        self.follow(self.seen().cluster)
+
+    def seen(self) -> Situation:
+        jobs = {name: (runs(-start), places) for name, (start, _, places) in self.jobs.items()}
+        return replace(busy(self.emptied, jobs), now=NOW + self.hours * HOUR)
+
+    def follow(self, left: Cluster) -> None:
+        """Start younger jobs as long as there is a place for the next on this part of it."""
+        solver = Solver(left)
+        while True:
+            size = self.dice.choice([1, 2, 4, 4])
+            place = solver.find(Request(workers=1, gpus=size))
+            if place is None:
+                return
+            places = {str(name): gpus for name, gpus in seats_of_placement(place)}
+            self.started += 1
+            ends = self.hours + self.dice.uniform(0.2, 1.0)
+            self.jobs[f"younger-{self.started}"] = self.hours, ends, places
+            taken = {node.name: node for node in solver.cluster.nodes}
+            solver.put(
+                *(
+                    replace(taken[name], free=GPUSet(taken[name].free & ~gpu_set(gpus)))
+                    for name, gpus in seats_of_placement(place)
+                )
+            )
+
+    def step(self, head: Waiting) -> bool:
+        """Go to the end of the next job; whether the head can start then."""
+        self.hours = min(ends for _, ends, _ in self.jobs.values())
+        self.jobs = {name: job for name, job in self.jobs.items() if job[1] > self.hours}
+        seen = self.seen()
+        if Solver(seen.cluster).fits(head.request):
+            return True
+        first = head_of([replace(head, last=self.last)], seen)
+        assert first is not None
+        if first.changed:
+            self.last = first.seats, seen.now
+            self.moves += 1
+        self.follow(left_for(first, seen.cluster))
+        return False
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(2, 1), (4, 1), (4, 2), (4, 3)])
+def test_nobody_waits_for_ever_while_the_cluster_turns_over(nodes: int, workers: int) -> None:
+    """Jobs that have just started must not draw the reservation from one place to the next."""
+    for seed in range(6):
+        world = Turnover(random.Random(seed), nodes)
+        head = gang("head", workers, since=NOW)
+        while not world.step(head):
+            assert world.hours < 2, seed
+        assert world.moves <= 2, seed
 
 
 @pytest.mark.parametrize(
@@ -469,3 +535,50 @@ def test_a_gang_of_one_worker_reserves_the_node_where_the_youngest_jobs_are_fewe
 
     least = min(map(greedy, range(len(seen.cluster.nodes))))
     assert missing(placement, seen, GPU_HOURS.price) <= least + 1e-6
+
+
+never = st.builds(
+    gang,
+    st.sampled_from(["n1", "n2"]),
+    workers=st.integers(1, 9),
+    gpus=st.sampled_from([9, 16]),
+    priority=st.integers(-1, 2),
+)
+queues = st.lists(
+    st.builds(
+        gang,
+        st.uuids().map(str),
+        workers=st.integers(1, 5),
+        gpus=sizes,
+        priority=st.integers(-1, 1),
+        since=st.sampled_from([NOW - 1, NOW - 2]),
+    ),
+    max_size=4,
+)
+
+
+@given(seen=situations(), queue=queues, others=st.lists(never, max_size=3))
+def test_the_head_is_the_first_that_can_ever_fit_whatever_else_waits(
+    seen: Situation, queue: list[Waiting], others: list[Waiting]
+) -> None:
+    """The first by priority, then by age. A gang that never fits reserves nothing."""
+    order = sorted([*queue, *others], key=lambda one: one.rank)
+    first = head_of(order, seen)
+    fitting = [one for one in queue if Solver(seen.emptied).fits(one.request)]
+    wanted = sorted(fitting, key=lambda one: (-one.priority, one.since, one.key))
+    assert (first and first.gang) == (wanted[0] if wanted else None)
+    assert first == head_of([one for one in order if one in fitting], seen)
+
+
+@given(seen=situations(), head=gangs, priority=st.integers(-1, 1), hours=hours)
+def test_only_later_gangs_that_may_delay_the_head_are_kept_from_its_gpus(
+    seen: Situation, head: Waiting, priority: int, hours: float | None
+) -> None:
+    first = head_of([head], seen)
+    if first is None:
+        return
+    other = gang("other", since=NOW - 30, priority=priority)
+    limit = None if hours is None else hours * HOUR
+    ends_before = None not in {limit, first.starts} and NOW + limit <= first.starts
+    delays = first.delayed_by(other.rank, limit, NOW)
+    assert delays is (priority <= 0 and not ends_before)

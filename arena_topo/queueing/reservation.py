@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from arena_topo.queueing import (
@@ -137,8 +138,21 @@ def reserved_placement(gang: Waiting, situation: Situation, rule: QueueRule) -> 
     new = _cheapest(request, situation, rule.price) or whole
     if last is None:
         return new
-    before, after = (missing(placement, situation, rule.price) for placement in (last, new))
+    price = partial(_price_while_waiting, gang.since, rule.price)
+    before, after = (missing(placement, situation, price) for placement in (last, new))
     return new if before > CLEARLY_WORSE * after else last
+
+
+def _price_while_waiting(since: float, price: Price, job: Running, now: float) -> float:
+    """The price of a job for a gang that waits since a time, to judge its last reservation.
+
+    A job without limit counts as if it had run at least as long. Else a place where all jobs have
+    just started would be the cheapest: the reservation would follow these jobs, and never be free.
+    """
+    if job.ends is None:
+        started = since if job.started is None else min(since, job.started)
+        job = replace(job, started=started)
+    return price(job, now)
 
 
 def missing(placement: Placement, situation: Situation, price: Price) -> float:
