@@ -182,8 +182,8 @@ def _with_model(machine: Machine, name: str) -> Machine:
 
 def _with_software(machine: Machine, request: ForecastRequest) -> Machine:
     """The machine with what the command line says of its software beside what its site does."""
-    said = Software(p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin)
-    software = machine.software.beside(said)
+    requested = Software(p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin)
+    software = machine.software.beside(requested)
     return machine if software == machine.software else replace(machine, software=software)
 
 
