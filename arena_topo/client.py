@@ -26,7 +26,16 @@ from arena_topo.admin.inspection import Inspection
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import machine_svg, network, tables
 from arena_topo.drawing.machine import State
-from arena_topo.engines import JobStatus, Options, Phase, engine_choice, goals, machines, unheard
+from arena_topo.engines import (
+    JobStatus,
+    Options,
+    Phase,
+    engine_choice,
+    goals,
+    machines,
+    state_of,
+    unheard,
+)
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.goals import Ending, Goal
 from arena_topo.engines.lines import LogOptions
@@ -94,7 +103,7 @@ class Client:
         that would not fit on the empty cluster, AlreadyExists, and with `wait` JobFailed with the
         launcher's exit code.
         """
-        api, on_taken = _version(api_version), _one(Exists, exists)
+        api, on_taken = _version(api_version), _member(Exists, exists)
         # A timeout of 0 does not limit requests, so that one look is possible.
         limit = _least(timeout or None, self.options.deadline)
         end = None if limit is None else time.monotonic() + limit
@@ -182,8 +191,8 @@ class Client:
 
         `selector` is a label selector, such as `team=vision`; UsageError if it is invalid.
         """
-        phases = {_one(Phase, word.upper()) for word in _words(status)}
-        order = _one(Order, sort_by)
+        phases = {_member(Phase, word.upper()) for word in _words(status)}
+        order = _member(Order, sort_by)
         try:
             _ = selector and LabelSelector.parse(selector)
         except ValueError as error:
@@ -191,7 +200,7 @@ class Client:
         with self._opened() as backend:
             within = None if all_namespaces else backend.default_namespace()
             chosen = job_order.selection(backend, selector, mine=mine)
-            statuses = job_order.found(backend, within, chosen)
+            statuses = job_order.list_statuses(backend, within, chosen)
             return job_order.select_jobs(statuses, phases=phases, order=order)
 
     def wait(
@@ -212,7 +221,7 @@ class Client:
         seconds; the jobs go on. A timeout of 0 looks once. NotFound if a job does not exist at the
         start.
         """
-        goal, several = _one(Goal, until), _words(names)
+        goal, several = _member(Goal, until), _words(names)
         limit = _least(timeout, self.options.deadline)
         # One look may take its time, even with a timeout of 0.
         with self._opened(deadline=limit or None) as backend:
@@ -434,7 +443,7 @@ class Client:
             self.tell(note)
 
     def _tell_status(self, status: JobStatus) -> None:
-        self.tell(goals.state_of(status))
+        self.tell(state_of(status))
 
 
 def _least(*seconds: float | None) -> float | None:
@@ -443,7 +452,7 @@ def _least(*seconds: float | None) -> float | None:
 
 
 def _version(text: str | None) -> ApiVersion | None:
-    return None if text is None else _one(ApiVersion, text)
+    return None if text is None else _member(ApiVersion, text)
 
 
 def _words(several: str | Iterable[str]) -> tuple[str, ...]:
@@ -451,7 +460,7 @@ def _words(several: str | Iterable[str]) -> tuple[str, ...]:
     return (several,) if isinstance(several, str) else tuple(several)
 
 
-def _one(kind: type[_Kind], word: str) -> _Kind:
+def _member(kind: type[_Kind], word: str) -> _Kind:
     """The member of an enumeration with this value; UsageError lists the values."""
     try:
         return kind(word)

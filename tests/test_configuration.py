@@ -501,7 +501,7 @@ def test_a_folder_that_may_not_be_looked_into_has_no_settings(
     with monkeypatch.context() as patch:
         patch.setattr(settings, "read_bytes", refused)
         patch.setattr(os.path, "lexists", lambda _path: False)
-        assert settings.read_settings().files[0].there is False
+        assert settings.read_settings().files[0].exists is False
         patch.setattr(os.path, "lexists", lambda _path: True)
         with pytest.raises(UsageError, match="cannot be read"):
             settings.read_settings()

@@ -660,7 +660,7 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
         "train-worker-0.p9.1.log": b"r\n",
         "train-worker-0.side.log": b"s\n",
     }
-    assert saving.told == f"saved in {tmp_path}/a/b: logs: 6, lines: 9, 32 bytes"
+    assert saving.summary == f"saved in {tmp_path}/a/b: logs: 6, lines: 9, 32 bytes"
     assert saving.error is None
 
 

@@ -84,10 +84,10 @@ def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
     for number, source in enumerate(FEW):
         at = start + number * GATHER / 10
         assert one.notice(Notice(turn=turn, source=source, error=error), at) == []
-    assert one.told(start + late - 0.01) == []
-    [note] = one.told(start + late)
+    assert one.pending_notes(start + late - 0.01) == []
+    [note] = one.pending_notes(start + late)
     assert note.text == f"{said}: demo-worker-0, demo-worker-1, demo-worker-2 and 2 more"
-    assert one.told() == []
+    assert one.pending_notes() == []
 
 
 def test_what_happens_to_one_pod_is_told_of_that_pod():
@@ -96,7 +96,7 @@ def test_what_happens_to_one_pod_is_told_of_that_pod():
         one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
     one.notice(Notice(turn=LogTurn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
     one.notice(Notice(turn=LogTurn.GONE, source=FEW[4]), 0.0)
-    assert [note.text for note in one.told()] == [
+    assert [note.text for note in one.pending_notes()] == [
         "the connection to the log of demo-worker-3 is lost and taken up again: cut",
         "demo-worker-4 is gone: its log ends here",
     ]
@@ -127,11 +127,11 @@ def test_the_next_try_is_told_and_how_the_one_before_ended():
     one = course(Asked(options=FOLLOW), LAUNCHER)
     one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     one.saw(known, 1.0)
-    assert one.told() == []
+    assert one.pending_notes() == []
     [note] = one.notice(Notice(turn=LogTurn.JOINED, source=AGAIN), 2.0)
     assert note.text == "demo-launcher-again is the launcher's next try"
     one.saw(known, 3.0)
-    assert [note.text for note in one.told()] == [
+    assert [note.text for note in one.pending_notes()] == [
         "demo-launcher, the launcher's try before, ended with exit code 7"
     ]
 
@@ -244,10 +244,10 @@ def test_pods_that_end_with_their_job_are_no_news():
     over = failed(failed(status, LAUNCHER, "x", finished=10.0), WORKER, "y", finished=12.0)
     one = course(ALL, LAUNCHER, WORKER)
     one.saw(over, 0.0)
-    assert one.told() == []
+    assert one.pending_notes() == []
     other = course(ALL, LAUNCHER, WORKER)
     other.saw(failed(over, WORKER, "ended with exit code 9", finished=8.0), 0.0)
-    assert [note.text for note in other.told()] == ["demo-worker-0 ended with exit code 9"]
+    assert [note.text for note in other.pending_notes()] == ["demo-worker-0 ended with exit code 9"]
 
 
 # ---------------------------------------------------------------- waiting

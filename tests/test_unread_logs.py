@@ -288,13 +288,13 @@ def test_a_break_is_news_once_and_again_after_half_a_minute():
     told: list[float] = []
     for now in (0.0, 1.0, AGAIN - 1, AGAIN, AGAIN + 1):
         state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
-        told += [now] * len(state.told())
+        told += [now] * len(state.pending_notes())
         state.notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), now)
     assert told == [0.0, AGAIN]
     for now in (90.0, 180.0, 270.0):
         # As long as it is broken nothing new has happened.
         state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
-        told += [now] * len(state.told())
+        told += [now] * len(state.pending_notes())
     assert told == [0.0, AGAIN, 90.0]
 
 

@@ -588,7 +588,7 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
     many.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     many.notice(Notice(turn=LogTurn.REFUSED, source=WORKER, error=refused), 0.0)
     assert ended(many, job(Phase.RUNNING, LAUNCHER, WORKER), 1.0) is None
-    [note] = many.told()
+    [note] = many.pending_notes()
     assert note.text == "the log of demo-worker-0 cannot be read: container nope is not valid"
     assert note.warns
 
@@ -601,7 +601,7 @@ def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
     assert note.text == "demo-worker-0 was created again"
     [note] = one.notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
-    assert one.told() == []
+    assert one.pending_notes() == []
 
 
 def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
@@ -613,6 +613,6 @@ def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
         for source in (LAUNCHER, WORKER):
             one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
         one.notice(Notice(turn=LogTurn.GONE, source=WORKER), 1.0)
-        assert one.told(1.0) == []
+        assert one.pending_notes(1.0) == []
         ended(one, job(phase, LAUNCHER), 2.0, done=False)
-        assert [note.text for note in one.told(1.0 + DELETED)] == news
+        assert [note.text for note in one.pending_notes(1.0 + DELETED)] == news

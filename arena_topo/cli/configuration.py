@@ -73,7 +73,7 @@ def config_view(
     value = {
         "apiVersion": "arena-topo/v1",
         "kind": "Configuration",
-        "files": [{"path": file.path, "read": file.there} for file in in_files.files],
+        "files": [{"path": file.path, "read": file.exists} for file in in_files.files],
         "profile": {"name": name, "origin": origin} if name else None,
         "settings": [
             {
@@ -194,7 +194,7 @@ def _screen(in_files: settings.Settings, rows: Rows, reached: Mapping[str, Any])
     def short(path: str) -> str:
         return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
-    files = [(short(file.path), "read" if file.there else "missing") for file in in_files.files]
+    files = [(short(file.path), "read" if file.exists else "missing") for file in in_files.files]
     blocks = [align(table(("FILE", "STATE"), files))]
     name, origin = in_files.profile
     if name:

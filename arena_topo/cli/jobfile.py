@@ -235,12 +235,13 @@ def read_job_file(
     file.read(_composed(_text(path, name), name))
     # `name` and `generate-name` exclude each other; that of the line wins.
     named = any(field in _NAMES for field, _text in given)
-    command = [command_word.text for command_word in file.said.pop(COMMAND, ())]
+    command = [command_word.text for command_word in file.values.pop(COMMAND, ())]
     layers = tuple(
         Layer(
-            f"{name}, line {field_texts[0].line}", tuple((field, one.text) for one in field_texts)
+            f"{name}, line {field_texts[0].line}",
+            tuple((field, value.text) for value in field_texts),
         )
-        for field, field_texts in file.said.items()
+        for field, field_texts in file.values.items()
         if not (named and field in _NAMES)
     )
     return JobFile(shell_command(command) if command else None, layers)
@@ -316,11 +317,11 @@ class _Value(NamedTuple):
 class _File:
     """A job file that is read; every error names the file, the line and the key.
 
-    `said` has the values of each field of a job.
+    `values` has the values of each field of a job.
     """
 
     def __init__(self, name: str, options: set[str]) -> None:
-        self.said: dict[str, list[_Value]] = {}
+        self.values: dict[str, list[_Value]] = {}
         self._name, self._options = name, options
         self._own, self._kinds = own_keys(), kinds_of(MPIJob)
 
@@ -438,13 +439,13 @@ class _File:
         kind, several, _ = self._kinds.get(field, (str, False, False))
         paired = issubclass(kind, KeyValue | Device)
         name = text.partition("=")[0]
-        for before in self.said.get(field, ()):
+        for before in self.values.get(field, ()):
             if before.source != source and (
                 not several or (paired and before.text.partition("=")[0] == name)
             ):
                 twice = f"says again what {_written(before.source)} says in line {before.line}"
                 self._wrong(source, line, twice, hint="set it once")
-        self.said.setdefault(field, []).append(_Value(text, source, line))
+        self.values.setdefault(field, []).append(_Value(text, source, line))
 
     def _unknown(self, path: Path, line: int, known: Iterable[str]) -> NoReturn:
         hint = near(str(path[-1]), sorted(known)) or _FORM

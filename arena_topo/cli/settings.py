@@ -182,7 +182,7 @@ class File(NamedTuple):
 
     path: str
     says: Mapping[str, Any]
-    there: bool = True
+    exists: bool = True
 
     def table(self, *names: str) -> Mapping[str, Any]:
         """A table by the path of its keys, empty if there is none; UsageError for a value there."""
@@ -299,7 +299,7 @@ def _arenas() -> File:
     """Arena's own file."""
     path = os.environ.get("ARENA_CONFIG", "")
     file = _read(path, _lines) if path else None
-    return file if file is not None and file.there else _read("~/.arena/config", _lines)
+    return file if file is not None and file.exists else _read("~/.arena/config", _lines)
 
 
 def _profiles(files: Iterable[File]) -> list[str]:
@@ -364,7 +364,7 @@ def _read(
     except OSError as error:
         hidden = error.errno == errno.EACCES and not os.path.lexists(path)
         if not needed and (hidden or error.errno in _SOMEWHERE_ELSE):
-            return File(path, {}, there=False)
+            return File(path, {}, exists=False)
         raise UsageError(
             f"{path}: cannot be read",
             why=error.strerror,

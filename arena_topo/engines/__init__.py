@@ -149,6 +149,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
         return f"<JobStatus {', '.join(words)}>"
 
 
+def state_of(status: JobStatus) -> str:
+    """The phase of a job and its reason: `NAME is PHASE: REASON`."""
+    reason = f": {one_line(status.reason)}" if status.reason else ""
+    return f"{status.name} is {status.phase}{reason}"
+
+
 def slots_of(forecast: PlacementForecast, status: JobStatus) -> int:
     """The number of ranks of each worker: one for each of its GPUs."""
     # With DRA claims the containers of a worker request no GPUs.

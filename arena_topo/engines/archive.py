@@ -272,7 +272,7 @@ class _Writer:
         """The position of the last line that was written or dropped."""
         self.size = 0
         """Bytes of the complete rows of the file, when it was last read."""
-        self._there, self._ended, self._inode = LOG_START, False, 0
+        self._file_position, self._ended, self._inode = LOG_START, False, 0
         """The position of the file's last line, and whether the log was read to its end."""
 
     def take(self, lines: Sequence[Line], *, whole: bool) -> int:
@@ -307,7 +307,12 @@ class _Writer:
             except FileNotFoundError:
                 inode = 0
             if inode != self._inode:
-                self._inode, self.size, self._there, self._ended = inode, 0, LOG_START, False
+                self._inode, self.size, self._file_position, self._ended = (
+                    inode,
+                    0,
+                    LOG_START,
+                    False,
+                )
             if not inode:
                 return
             offset = file.seek(self.size)
@@ -323,12 +328,12 @@ class _Writer:
 
             for row in _rows(read, self._source):
                 if isinstance(row, Line):
-                    self._there = position_after(self._there, (row.at,))
+                    self._file_position = position_after(self._file_position, (row.at,))
                 self._ended = row == _END
 
     def _rows(self, lines: Sequence[Line]) -> bytes:
         """The rows of the lines that are newer than the last line of the file."""
-        begun, key, known = self._key is not None, self._key or LOG_START, self._there
+        begun, key, known = self._key is not None, self._key or LOG_START, self._file_position
         self._key = position_after(key, [line.at for line in lines])
         start = 0
         for line in lines if key != known else ():
@@ -340,7 +345,7 @@ class _Writer:
             return b""
         first = known == LOG_START
         lacks = (begun or not self._whole) if first else (not begun and not start)
-        self._there = self._key
+        self._file_position = self._key
         rows = [_GAP + b"\n"] if lacks else []
         for line in lines[start:]:
             rows += () if line.fed else (_UNFED, b"\n")
@@ -440,7 +445,7 @@ class Archive:
     ) -> None:
         self.root, self.most, self.largest = root, most, min(MAX_LOG_FILE_BYTES, most)
         self._tell, self._clock = tell, clock
-        self._told = False
+        self._warned = False
         self._damaged: set[Path] = set()
 
     def keeping(
@@ -589,8 +594,8 @@ class Archive:
 
     def complain(self, why: str) -> None:
         """Tell, once, that nothing more is archived."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             where = "" if self.root is None else f" in {self.root}"
             self._tell(f"the log is not kept{where}: {why} (to keep none: {ARCHIVE_VARIABLE}=off)")
 

@@ -22,7 +22,6 @@ from arena_topo.errors import (
     TimedOut,
     command,
 )
-from arena_topo.escaping import one_line
 from arena_topo.manifests.cause import CauseCode
 
 _FEW = 3
@@ -131,12 +130,6 @@ def job_failed(status: JobStatus, *, own: bool = True) -> JobFailed:
     return failed_with(code, status.name, status.reason, hint=hint)
 
 
-def state_of(status: JobStatus) -> str:
-    """The phase of a job and its reason: `NAME is PHASE: REASON`."""
-    reason = f": {one_line(status.reason)}" if status.reason else ""
-    return f"{status.name} is {status.phase}{reason}"
-
-
 def how_failed(status: JobStatus | None) -> JobFailed | None:
     """The error for a job that may have failed; None if it has not, or is not known."""
     if status is None or status.phase is not Phase.FAILED:
@@ -190,7 +183,7 @@ def _placed(status: JobStatus) -> bool:
     return bool(workers) and all(worker.node for worker in workers)
 
 
-def _nothing(*_said: object) -> None:
+def _nothing(*_event: object) -> None:
     """Ignore a message."""
 
 

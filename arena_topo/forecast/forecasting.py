@@ -205,10 +205,10 @@ def _with_model(machine: Machine, name: str) -> Machine:
 
 def _with_software(machine: Machine, request: PoolRequest, pool: PoolRates | None) -> Machine:
     """The machine with what the command line says of its software beside what its site does."""
-    said = Software(
+    requested = Software(
         p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin, pool=pool
     )
-    software = machine.software.beside(said)
+    software = machine.software.beside(requested)
     return machine if software == machine.software else replace(machine, software=software)
 
 

@@ -109,12 +109,15 @@ def _training(result: Forecast, estimate: Estimate) -> list[str]:
         return []
     workload, source = result.workload
     time = all_reduce_time(workload.gradient_bytes, estimate)
-    one, whole = (
+    slower, reducing = (
         ratio_text(_ratio(result, workload, estimate)),
         seconds_text(time, guess=estimate.guess),
     )
     named = workload_text(workload, result.machine.model or "", source)
-    return [f"  Training    {named}", f"  Step        {one} beside one GPU, all-reduce {whole}"]
+    return [
+        f"  Training    {named}",
+        f"  Step        {slower} beside one GPU, all-reduce {reducing}",
+    ]
 
 
 def _ratio(result: Forecast, workload: Workload, estimate: Estimate) -> Ratio:

@@ -158,7 +158,7 @@ class _Log:
     error: ArenaError | None = None
     refused: ArenaError | None = None
     """Why it can never be read."""
-    told: float = -math.inf
+    noted: float = -math.inf
     """When a break was last noted."""
 
 
@@ -182,7 +182,7 @@ class FollowState:
         self.ends = 0
         """The number of logs that have ended."""
         self._spoke = False
-        self._said: tuple[str, Start | None] | None = None
+        self._wait_reason: tuple[str, Start | None] | None = None
         self._active: float | None = None
         self._over: float | None = None
         """When the job was first seen to be over; the next three fields likewise."""
@@ -249,8 +249,8 @@ class FollowState:
         if lines or self._active is None:
             self._active = now
         self._spoke = self._spoke or bool(lines)
-        ends = bool(lines) and self._said is not None
-        self._said = None if ends else self._said
+        ends = bool(lines) and self._wait_reason is not None
+        self._wait_reason = None if ends else self._wait_reason
         return ends
 
     def notice(self, notice: Notice, now: float) -> list[LogNote]:
@@ -261,8 +261,8 @@ class FollowState:
         log = self._logs.setdefault((source.pod, source.uid), _Log(source=source))
         joined, news = log.open, True
         if turn is LogTurn.BROKEN:
-            news = not log.broken and now - log.told >= AGAIN
-            log.told = now if news else log.told
+            news = not log.broken and now - log.noted >= AGAIN
+            log.noted = now if news else log.noted
             log.broken, log.error = True, error or ClusterError("the connection is lost")
         elif turn is not LogTurn.CUT:
             log.broken, log.error = False, None
@@ -293,7 +293,7 @@ class FollowState:
         if text is not None:
             yield LogNote(text=text, turn=notice.turn, source=source)
 
-    def told(self, before: float | None = None) -> list[LogNote]:
+    def pending_notes(self, before: float | None = None) -> list[LogNote]:
         """The notes on events before a time, or on all events."""
         ends = self._over is not None or self._gone is not None
         return self._notices.take(before, ends=ends)
@@ -315,9 +315,9 @@ class FollowState:
             reason = self._reason(status, now)
             # `start` may belong to an earlier state of the job.
             pod_reason = None if reason is None else (reason, None if reason == SILENT else start)
-        if pod_reason == self._said:
+        if pod_reason == self._wait_reason:
             return False, None
-        self._said = pod_reason
+        self._wait_reason = pod_reason
         return True, pod_reason and NoLogYet(
             status=status, reason=pod_reason[0], start=pod_reason[1]
         )
@@ -385,7 +385,7 @@ class FollowState:
         many = self._asked.many
         incomplete_logs = {
             pod: IncompleteLog(
-                source=log.source, error=log.error, told=many and log.refused is not None
+                source=log.source, error=log.error, noted=many and log.refused is not None
             )
             for pod, log in self._logs.items()
             if log.error is not None
@@ -476,7 +476,7 @@ class Shown:
             job = job if later else _with_stopped(job)
             return self._read(job, self._wanted(job, later=later))
         except NotFound:
-            if (kept := self._found(uid=uid)) is not None:
+            if (kept := self._archived(uid=uid)) is not None:
                 return self._served(kept)
             others = self._kept().kept(self._backend.place, self._namespace, self._name)
             if uid is None and others:
@@ -496,7 +496,7 @@ class Shown:
             self._archive = kept.open_archive(os.environ, tell=self._warn)
         return self._archive
 
-    def _found(self, *, uid: str | None) -> Kept | None:
+    def _archived(self, *, uid: str | None) -> Kept | None:
         """The archived logs that are wanted, of the job with a uid or of the newest job.
 
         A note tells the time span that they cover.
@@ -594,7 +594,7 @@ class Shown:
     def _saved(self, saving: Saving) -> None:
         self.unsaved = saving.error
         failed = saving.error is not None
-        self._tell(LogNote(text=saving.told, error=saving.error, warns=failed))
+        self._tell(LogNote(text=saving.summary, error=saving.error, warns=failed))
 
     def _warn(self, why: str) -> None:
         self._tell(LogNote(text=why, warns=True))
@@ -709,7 +709,7 @@ class Shown:
                 raise pod_selection.without_log(job, pod, asked.options.container)
         self._waits(None)
         self._advise(pipeline)
-        self._tell_all(state.told())
+        self._tell_all(state.pending_notes())
         if error is not None:
             self._tell_all(notices.incomplete(incomplete))
             raise error
@@ -746,7 +746,7 @@ class Shown:
             if item is not None:
                 pipeline.notice(item)
                 self._tell_all(state.notice(item, now))
-        self._tell_all(state.told(now - pipeline.lag))
+        self._tell_all(state.pending_notes(now - pipeline.lag))
 
     def _now(self) -> float:
         return time.monotonic() - self._stood

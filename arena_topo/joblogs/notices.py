@@ -171,18 +171,18 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompleteLog:
-    """A wanted log that could not be read to its end; `told`: a note has said so."""
+    """A wanted log that could not be read to its end; `noted`: a note names it."""
 
     source: Source
     error: ArenaError
-    told: bool = False
+    noted: bool = False
 
 
 def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[LogNote]:
     """The notes on logs that could not be read to their end."""
     several: dict[str, list[IncompleteLog]] = {}
     for log in logs:
-        if not log.told:
+        if not log.noted:
             several.setdefault(log.error.sentence, []).append(log)
     for why, some in several.items():
         pods = pods_text(incomplete_log.source.pod for incomplete_log in some)

@@ -38,7 +38,7 @@ class Pipeline:
         self._lines = LineAttributor(slots=slots, total=total, tags=tags, tagging=tagging)
         self._window = Window(whole=whole, fold=asked.fold) if asked.many else None
         self._choices: dict[Speaker, bool] = {}
-        self._untagged, self._found = 0, False
+        self._untagged, self._matched = 0, False
 
     @property
     def lag(self) -> float:
@@ -50,7 +50,7 @@ class Pipeline:
     @property
     def left_out(self) -> str | None:
         """The note on lines that `--only` may have left out for lack of tags, if there is one."""
-        if self._found or self._asked.only is None:
+        if self._matched or self._asked.only is None:
             return None
         if ranks := sorted(self._lines.ranks):
             some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
@@ -104,7 +104,7 @@ class Pipeline:
             known = is_selected(self._asked.only, speaker, self._lines.slots)
             self._choices[speaker] = known
         if speaker.source.chief:
-            self._found |= bool(known)
+            self._matched |= bool(known)
             self._untagged += not known and not speaker.tagged
         return bool(known)
 

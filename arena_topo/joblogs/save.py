@@ -83,7 +83,7 @@ class Saving:
                 self._append(file, b"".join(rows), len(lines))
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What was saved, in a sentence."""
         files = sum(file.begun for file in self._files.values())
         size = f"{self._size:,} byte{'s'[: self._size != 1]}"

@@ -73,7 +73,7 @@ def delete(
     namespace = namespace_of(session, backend)
     jobs: dict[str, str | None] = dict.fromkeys(names)
     if not names:
-        jobs = {} if kind is JobKind.OTHER else _found(chosen, backend, namespace)
+        jobs = {} if kind is JobKind.OTHER else _selected(chosen, backend, namespace)
         # A selected job that another request has deleted meanwhile is no error.
         ignore_not_found = True
         if not jobs:
@@ -106,11 +106,11 @@ def delete(
     act_on_each(console, jobs.items(), remove)
 
 
-def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:
+def _selected(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:
     """The selected jobs by name, each with its uid, so that no newer job of that name is deleted.
 
     The uid is None for a damaged object without one.
     """
-    every = job_order.found(backend, namespace, chosen.labels(backend))
+    every = job_order.list_statuses(backend, namespace, chosen.labels(backend))
     jobs = job_order.select_jobs(every, phases=chosen.phases)
     return {job.name: job.uid or None for job in jobs}

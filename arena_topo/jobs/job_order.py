@@ -51,7 +51,9 @@ def selection(backend: Backend, selector: str, *, mine: bool) -> str:
     return every(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
 
 
-def found(backend: Backend, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
+def list_statuses(
+    backend: Backend, namespace: str | None, selector: str = ""
+) -> tuple[JobStatus, ...]:
     """The jobs of a namespace or, for None, of all; AccessDenied has arena's words."""
     where = f"namespace {namespace}" if namespace else "all namespaces"
     with privileged(f"list the training jobs in {where}"):

@@ -87,7 +87,7 @@ def list_jobs(wanted: ListOptions, chosen: Chosen, session: Session) -> None:
     seen: list[JobStatus] = []
 
     def look() -> Jobs:
-        seen[:] = () if none else job_order.found(backend, namespace, selector)
+        seen[:] = () if none else job_order.list_statuses(backend, namespace, selector)
         return job_order.select_jobs(seen, phases=chosen.phases, order=wanted.sort_by)
 
     if wanted.watch:

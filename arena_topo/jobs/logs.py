@@ -402,7 +402,7 @@ class _Waits(WaitLine):
     def __init__(self, console: Console, name: str, namespace: str) -> None:
         super().__init__(console, name, "")
         self._namespace = namespace
-        self._said, self._hidden = "", 0.0
+        self._printed_reason, self._hidden = "", 0.0
         self._idle = True
         """Whether there is no reason to wait."""
 
@@ -419,8 +419,8 @@ class _Waits(WaitLine):
         if what == self.what:
             return
         self._begin(what)
-        if not self.console.shows_progress and what != self._said:
-            self._said = what
+        if not self.console.shows_progress and what != self._printed_reason:
+            self._printed_reason = what
             self.console.info(f"{self.name} {what}")
 
     def now(self, what: str) -> None:

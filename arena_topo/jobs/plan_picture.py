@@ -48,7 +48,7 @@ class _Side:
     """One placement: its author, its value, and its part of each node."""
 
     who: str
-    found: Placement
+    placement: Placement
     nodes: Mapping[NodeName, Taken]
     poor: bool = False
     proof: str = ""
@@ -61,7 +61,7 @@ class _Side:
     @property
     def gbps(self) -> str:
         """The bandwidth in words."""
-        estimate = self.found.bandwidth
+        estimate = self.placement.bandwidth
         if estimate is None:
             return "one GPU"
         return estimates.estimate_text(estimate) + (
@@ -70,8 +70,10 @@ class _Side:
 
     def why(self, cluster: Cluster) -> str:
         """The limit of its bandwidth, and its proof."""
-        estimate = self.found.bandwidth
-        limit = "no links needed" if estimate is None else limited(self.found, estimate, cluster)
+        estimate = self.placement.bandwidth
+        limit = (
+            "no links needed" if estimate is None else limited(self.placement, estimate, cluster)
+        )
         return f"{self.who}: limited by {limit}{self.proof}"
 
 
@@ -88,7 +90,7 @@ def draw_plan(proposal: Proposal) -> str:
         )
     ours = _Side(
         who="arena-topo",
-        found=valued.placement,
+        placement=valued.placement,
         nodes=usage_by_node(plan.forecast, plan.job.gpus),
         proof=f"; {proved(valued.placement)}",
     )
@@ -148,7 +150,7 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
         rank += size
     return _Side(
         who="first fit by index",
-        found=placement,
+        placement=placement,
         nodes=nodes,
         poor=theirs is not None and best is not None and theirs.point < best.point,
     )
@@ -214,7 +216,7 @@ def _nodes(side: _Side, cluster: Cluster) -> Sheet:
     if more:
         cells.append(lines([(f"{more} more nodes are not drawn", "small dim")], LEAST))
     drawn = stack(cells)
-    tier = side.found.tier
+    tier = side.placement.tier
     if len(side.nodes) == 1 or tier == NODE_TIER:
         return drawn
     network, rate = common_level(tier, cluster), cluster.rate(tier)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from arena_topo.engines import JobStatus
-from arena_topo.engines.goals import state_of
+from arena_topo.engines import JobStatus, state_of
 from arena_topo.escaping import one_line
 from arena_topo.jobs.view import MAX_WORKER_ROWS, age_of, in_order, lasted, place_of, trouble
 from arena_topo.layout import align, clock, duration, fold, state, table

@@ -123,7 +123,7 @@ def stale(
     As in arena (v0.15.5, pkg/training/prune.go) the age counts from the creation of a job, not from
     its end. Unlike there, a job that waits is not history.
     """
-    jobs = job_order.found(backend, namespace)
+    jobs = job_order.list_statuses(backend, namespace)
     old = [job for job in jobs if job.phase.over and now - job.created >= since]
     return tuple(sorted(old, key=lambda status: (status.created, status.namespace, status.name)))
 

@@ -8,8 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.drawing.tables import emulated_note
-from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of
-from arena_topo.engines.goals import state_of
+from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of, state_of
 from arena_topo.escaping import one_line
 from arena_topo.layout import (
     NOTHING,
@@ -482,7 +481,7 @@ def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobSta
         *(space if namespaces else []),
         ("NAME", lambda status: status.name),
         ("STATUS", lambda status: state(status.phase.value)),
-        ("TRAINER", lambda _one: TRAINER.upper()),
+        ("TRAINER", lambda _job: TRAINER.upper()),
         (age, lambda status: duration(lasted(status, now))),
         ("GPU(Requested)", lambda status: str(status.request_gpus)),
         ("GPU(Allocated)", _allocated),

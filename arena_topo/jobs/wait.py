@@ -62,7 +62,7 @@ def wait(
                 goal=goal,
                 timeout=session.common.timeout,
                 hears=goals.Listener(
-                    tell=watched.told,
+                    tell=watched.changed,
                     waits=watched.waits,
                     ended=watched.ended,
                     blind=watched.blind,
@@ -88,7 +88,7 @@ class _Watched:
     hinted: set[str] = field(default_factory=set)
     sees: bool = True
 
-    def told(self, status: JobStatus) -> None:
+    def changed(self, status: JobStatus) -> None:
         """A job has changed; how it ended is printed once, as the result or as the error."""
         if goals.standing(self.goal, status) is Standing.OPEN or not status.phase.over:
             self.console.info(progress.news(status))

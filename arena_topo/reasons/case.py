@@ -210,7 +210,7 @@ class Case:
         """Whether a node is cordoned: it takes no new pods."""
         return bool(((self.nodes.get(node) or {}).get("spec") or {}).get("unschedulable"))
 
-    def told(self, reasons: str) -> dict[str, str]:
+    def messages_of(self, reasons: str) -> dict[str, str]:
         """The messages of pods, their nodes and events with a reason (a pattern), by pod."""
         messages: dict[str, str] = {}
         for pod, reason, message in self._signs:

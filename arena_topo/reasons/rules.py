@@ -144,7 +144,7 @@ def _by_reason(
     reasons: str, *, unless: Callable[[Case], object] = lambda _: False
 ) -> Callable[[Case], Words | None]:
     """A detection of pods, nodes or events with a reason (a pattern)."""
-    return lambda case: None if unless(case) else _pod_fields(case.told(reasons))
+    return lambda case: None if unless(case) else _pod_fields(case.messages_of(reasons))
 
 
 def _by_pod(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Words | None]:
@@ -184,7 +184,7 @@ _LOST = "NodeLost|NodeShutdown|DeletionByTaintManager|DeletionByPodGC"
 
 def _node_lost(case: Case) -> Words | None:
     well = {name_of(pod) for pod in case.pods if phase_of(pod) == "Succeeded"}
-    lost = {name: why for name, why in case.told(_LOST).items() if name not in well}
+    lost = {name: why for name, why in case.messages_of(_LOST).items() if name not in well}
     seen = None if case.rolled_back else _pod_fields(lost)
     workers = {name_of(pod) for pod in case.pods if not is_launcher(pod)}
     if seen is None or case.over or not workers & lost.keys():
@@ -422,7 +422,7 @@ def _old_pods(case: Case) -> Words | None:
     names = sorted(left, key=natural)
     on_nodes = [f"{pod} on {node_of(left[pod]) or 'no node yet'}" for pod in names]
     why = shortened(on_nodes, MAX_NAMED)
-    gone = [text for name, text in case.told(_LOST).items() if name in left]
+    gone = [text for name, text in case.messages_of(_LOST).items() if name in left]
     hint = _by_itself(case, "once they have ended")
     if gone or _overdue(left.values(), case.now):
         delete = f"kubectl delete pod {' '.join(names)} -n {case.status.namespace}"
@@ -567,7 +567,7 @@ def _no_sshd(case: Case, pod: Object) -> str | None:
         for container in (pod.get("status") or {}).get("containerStatuses") or ()
         if (at := seconds(((container.get("state") or {}).get("running") or {}).get("startedAt")))
     ]
-    message = case.told("Unhealthy").get(name_of(pod))
+    message = case.messages_of("Unhealthy").get(name_of(pod))
     probes = [
         container.get("readinessProbe")
         for container in (pod.get("spec") or {}).get("containers") or ()

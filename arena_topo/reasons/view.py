@@ -13,7 +13,6 @@ import msgspec
 from arena_topo.engines import Event
 from arena_topo.escaping import one_line
 from arena_topo.layout import align, duration, fold, state, table
-from arena_topo.reasons.launcher_log import failed_rank
 from arena_topo.words import counted, shortened_cell, shortened_clauses
 
 if TYPE_CHECKING:
@@ -270,6 +269,8 @@ def _log_value(explanation: Explanation) -> dict[str, Any] | None:
     log = explanation.log
     if log is None:
         return None
+    from arena_topo.reasons.launcher_log import failed_rank  # noqa: PLC0415 - only to explain
+
     rank = failed_rank(log.text) if explanation.status.phase.over else None
     return {
         "pod": log.pod,

@@ -491,12 +491,12 @@ class LocalFollowing:
             if wanted(source)
         ]
         self._update(job, first=True)
-        self._said = [item for pod in self._pods if pod.there for item in pod.join()]
+        self._queued = [item for pod in self._pods if pod.started for item in pod.join()]
 
     @property
     def done(self) -> bool:
         """Whether all known pods are over and their logs read; new pods may come."""
-        return all(pod.over or not pod.there for pod in self._pods)
+        return all(pod.over or not pod.started for pod in self._pods)
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
         """The lines and notices that have come, at once or within `wait` seconds; maybe none.
@@ -505,7 +505,7 @@ class LocalFollowing:
         """
         until = time.monotonic() + wait
         while True:
-            came, self._said = self._said, []
+            came, self._queued = self._queued, []
             if look := time.monotonic() - self._looked >= _LOOK:
                 # Before the files, so that all lines from before the end are read.
                 self._update(self._look())
@@ -534,7 +534,7 @@ class _Pod:
     """A followed pod: the position in its log, and its notices."""
 
     def __init__(self, reader: LogReader, source: Source, options: LogOptions, begins: int) -> None:
-        self.there = self.over = False
+        self.started = self.over = False
         """Whether it has started, or never will; whether it is over and its log read."""
         self._reader, self._options = reader, options
         self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
@@ -554,7 +554,7 @@ class _Pod:
             # A suspended job is in the queue again.
             self._ending = LogTurn.GONE if self._joined else None
             return
-        self.there = True
+        self.started = True
         self._early |= first
         again = self._ending is LogTurn.GONE
         # A launcher that failed may start again as long as the job is not over.
@@ -583,7 +583,7 @@ class _Pod:
 
     def read(self, *, look: bool) -> list[Line | Notice]:
         """The new lines and notices; with `look` also of a log that had no file before."""
-        if not self.there or self.over:
+        if not self.started or self.over:
             return []
         items = [] if self._joined else self.join()
         if self.over or (self._reader.part is None and not look and not items):
