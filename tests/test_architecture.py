@@ -175,6 +175,7 @@ SUBMITTING = PLACING | {"jinja2"}
 """What fills in the templates as well; whoever starts a job later only reads what came of them."""
 
 DUMP = ROOT / "tests/dumps/two-dgx-1.json"
+JOBS = ROOT / "tests/dumps/jobs.csv"
 
 LOADS = {
     "submit mpi --name=placed --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
@@ -203,6 +204,9 @@ LOADS = {
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"} | DECODING,
     "forecast node-0": OBSERVING | {"arena_topo.solver"},
     "forecast hgx-h100 --nodes=2": BARE | DECODING | {"arena_topo.solver"},
+    "simulate {trace} --nodes=1xdgx-1-v100 --processes=1": BARE
+    | DECODING
+    | {"arena_topo.solver", "arena_topo.solver.door"},
     "check": OBSERVING | {"jinja2"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"} | DECODING,
     "nodes topology node-0 --dry-run": PLACING - {"arena_topo.gang.planning"},
@@ -288,7 +292,7 @@ def test_the_help_of_every_command_loads_no_heavy_package():
 
 def test_every_command_loads_only_what_it_needs(tmp_path):
     leaves = {command.path for command in catalogue.commands() if not command.commands}
-    lines = [line.format(zeros="0" * 64, state=DUMP).split() for line in LOADS]
+    lines = [line.format(zeros="0" * 64, state=DUMP, trace=JOBS).split() for line in LOADS]
     assert {path for path in leaves for line in lines if line[: len(path)] == [*path]} == leaves
     with gpu_cluster(tmp_path / "config"):
         found = loaded(

@@ -20,7 +20,7 @@ from arena_topo.queueing.reservation import head_of, left_for
 from arena_topo.simulate import QUEUE_NAMES, ReplayPolicy
 from arena_topo.simulate.cases import ReplayCase, ReplayOutcome, Trace, TraceJob, WaitCause
 from arena_topo.simulate.emulation import emulated_cluster
-from arena_topo.simulate.measures import ReplayMeasures, measured
+from arena_topo.simulate.measures import ReplayMeasures, measures_of
 from arena_topo.simulate.neighbours import interference, nearness
 from arena_topo.simulate.replay import QUEUE_RULES, ReplayRules, replay_trace
 from arena_topo.simulate.traces import Poisson
@@ -400,7 +400,7 @@ def by_class(runs: Sequence[ReplayMeasures], at: int, what: str) -> float:
 def over_seeds(**case: Any) -> list[ReplayMeasures]:
     """Five seeds on a busy cluster."""
     return [
-        measured(
+        measures_of(
             replay(
                 Poisson(jobs=500).trace(seed, 128),
                 "16xdgx-1-v100",

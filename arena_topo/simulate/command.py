@@ -6,10 +6,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from arena_topo.cli.arguments import Output, format_document, output
+from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.flag import Word
 from arena_topo.simulate import SimulationRequest
+from arena_topo.words import counted
 
 if TYPE_CHECKING:
     from arena_topo.simulate.running import Simulation
@@ -61,11 +63,15 @@ def _run(
     from arena_topo.cli.live import live  # noqa: PLC0415 - as above
     from arena_topo.simulate import running  # noqa: PLC0415 - as above
 
-    console, done = session.console, [0]
-    cases = len(simulation.plan.cases)
+    console, words = session.console, [""]
+    cases = counted(len(simulation.plan.cases), "replay")
+
+    def tell(number: int) -> None:
+        words[0] = f"{number} of {cases}"
+        console.info(words[0], LogLevel.DEBUG)
 
     def draw(_columns: int) -> str:
-        return f"{done[0]} of {cases} replays"
+        return words[0]
 
     stream = console.stderr
     shows = console.shows_progress and stream is not None
@@ -74,7 +80,7 @@ def _run(
             simulation,
             processes=request.processes or running.usable_processors(),
             keep_jobs=keep_jobs,
-            tell=lambda number: done.__setitem__(0, number),
+            tell=tell,
         )
 
 

@@ -95,7 +95,7 @@ class ReplayMeasures:
         return self.case.load, self.case.policy, self.case.queue, self.case.patience
 
 
-def measured(outcome: ReplayOutcome) -> ReplayMeasures:
+def measures_of(outcome: ReplayOutcome) -> ReplayMeasures:
     """The measures of an outcome."""
     jobs, sums = outcome.jobs, outcome.integrals
     time, waiting = sums.get("time", 0.0), sums.get("time waiting", 0.0)

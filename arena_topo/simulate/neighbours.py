@@ -14,7 +14,7 @@ SENSITIVITIES = (0.0, 0.05, 0.12, 0.19, 0.4)
 (TensorFlow) to 0.4 (CNTK) for recurrent networks. All of that is of 2016 to 2018; nothing published
 separates neighbours from the network on machines with NVSwitch."""
 
-NEARNESS = (0.25, 0.5, 1.0)
+SHARE_BY_PLACE = (0.25, 0.5, 1.0)
 """The share of the sensitivity that counts for a neighbour on the same machine, socket and PCIe
 switch: the order is measured, the shares are our choice."""
 
@@ -29,7 +29,13 @@ def nearness(machine: Machine, gpus: GPUSet, others: GPUSet) -> float:
     if not others:
         return 0.0
     socket, switch = _reaches(machine, gpus)
-    return NEARNESS[2] if switch & others else NEARNESS[1] if socket & others else NEARNESS[0]
+    return (
+        SHARE_BY_PLACE[2]
+        if switch & others
+        else SHARE_BY_PLACE[1]
+        if socket & others
+        else SHARE_BY_PLACE[0]
+    )
 
 
 _KNOWN: dict[tuple[int, int, GPUSet], tuple[Machine, tuple[GPUSet, GPUSet]]] = {}

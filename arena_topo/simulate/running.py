@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -16,7 +14,7 @@ from arena_topo.simulate.cases import (
     ReplayedJob,
     Trace,
 )
-from arena_topo.simulate.measures import ReplayMeasures, measured
+from arena_topo.simulate.measures import ReplayMeasures, measures_of
 from arena_topo.simulate.replay import ReplayRules, replay_trace
 from arena_topo.simulate.traces import Poisson
 
@@ -82,6 +80,9 @@ def simulate_plan(
         results: Iterable[_Result] = (_replayed(simulation.plan, case, keep_jobs) for case in cases)
         _collect(simulation, results, tell)
         return
+    import multiprocessing  # noqa: PLC0415 - only for several processes
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - as above
+
     before = {child.pid for child in multiprocessing.active_children()}
     # Forked, so that the trace is not sent to each process.
     with ProcessPoolExecutor(
@@ -114,7 +115,7 @@ def _collect(
 
 def _replayed(plan: SimulationPlan, case: ReplayCase, keep_jobs: bool) -> _Result:  # noqa: FBT001
     outcome = replay_trace(plan.trace(case.seed), plan.rules, case)
-    return measured(outcome), outcome.jobs if keep_jobs else ()
+    return measures_of(outcome), outcome.jobs if keep_jobs else ()
 
 
 _WORK: list[tuple[SimulationPlan, bool]] = []

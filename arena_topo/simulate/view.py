@@ -79,7 +79,7 @@ def cluster_text(plan: SimulationPlan) -> str:
     return f"{text}, emulated" if cluster.emulated else text
 
 
-def assumptions(plan: SimulationPlan) -> list[str]:
+def taken_for_granted(plan: SimulationPlan) -> list[str]:
     """Everything that a simulation takes for granted, a sentence each."""
     rules = plan.rules
     shaped = isinstance(plan.source, Trace) and plan.source.shaped
@@ -145,13 +145,14 @@ def simulation_text(simulation: Simulation, network: str, *, wide: bool) -> str:
         f"Trace: {source_text(plan)}",
         f"Cluster: {cluster_text(plan)}",
         f"Network: {network}",
-        *assumptions(plan),
+        *taken_for_granted(plan),
         *(f"Note: {note}" for note in notes_on(simulation)),
         "",
     ]
     settings = list(by_setting(simulation.runs).values())
     if settings:
-        lines += [layout.align(_overview(settings)).rstrip(), ""]
+        lines += [layout.align(_overview(settings, wide=wide)).rstrip(), ""]
+        lines += [*_brief_legend(settings), ""]
     if settings and wide:
         lines += [layout.align(_classes(settings)).rstrip(), "", *_legend(), ""]
     return "\n".join(lines)
@@ -162,28 +163,40 @@ def _first_of(settings: Sequence[list[ReplayMeasures]], load: float | None) -> l
     return next(runs for runs in settings if runs[0].case.load == load)
 
 
-def _overview(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
+def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[str]:
     def row(runs: list[ReplayMeasures]) -> list[str]:
         first = _first_of(settings, runs[0].case.load)
-        return [
-            *_setting(runs),
+        waits = [
+            _hours(over_seeds(run.sizes[at].mean for run in runs)[0])
+            for at in range(len(runs[0].sizes))
+        ]
+        more = [
             _spread(runs, lambda run: run.completion),
-            "-" if runs is first else _difference(paired(runs, first)),
-            *(
-                _hours(over_seeds(run.sizes[at].mean for run in runs)[0])
-                for at in range(len(runs[0].sizes))
-            ),
-            _hours(max(size.longest for run in runs for size in run.sizes)),
             f"{100 * over_seeds(run.gar for run in runs)[0]:.0f}%",
             _whole(over_seeds(run.lost for run in runs)[0]),
-            f"{over_seeds(run.reserved for run in runs)[0]:.0f}",
+            _whole(over_seeds(run.reserved for run in runs)[0]),
+        ]
+        return [
+            *_setting(runs),
+            _hours(over_seeds(run.completion for run in runs)[0]),
+            "-" if runs is first else _difference(paired(runs, first)),
+            " ".join(waits),
+            _hours(max(size.longest for run in runs for size in run.sizes)),
+            *(more if wide else ()),
         ]
 
-    sizes = [f"WAIT {size.name}" for size in settings[0][0].sizes]
+    sizes = ", ".join(size.name for size in settings[0][0].sizes)
     header = [
-        *("LOAD", "POLICY", "QUEUE", "PATIENCE", "COMPLETION H", "TO THE FIRST", *sizes),
-        *("LONGEST", "IN USE", "LOST", "RESERVED"),
+        "LOAD",
+        "POLICY",
+        "QUEUE",
+        "PATIENCE",
+        "COMPLETE",
+        "FIRST",
+        f"WAIT {sizes}",
+        "LONGEST",
     ]
+    header += ["OVER SEEDS", "IN USE", "LOST", "RESERVED"] if wide else []
     return layout.table(header, map(row, settings))
 
 
@@ -205,10 +218,8 @@ def _difference(pair: Paired | None) -> str:
         return "-"
     if pair.seeds == 1:
         return f"{100 * pair.mean:+.1f}%, one seed"
-    span = f"{100 * pair.least:+.1f} to {100 * pair.most:+.1f}%"
-    if pair.verdict == "no difference":
-        return f"no difference ({span})"
-    return f"{100 * pair.mean:+.1f}% ({span})"
+    span = f"({100 * pair.least:+.0f} to {100 * pair.most:+.0f}%)"
+    return f"same {span}" if pair.verdict == "no difference" else f"{100 * pair.mean:+.0f}% {span}"
 
 
 def _hours(value: float) -> str:
@@ -274,10 +285,21 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
     )
 
 
+def _brief_legend(settings: Sequence[list[ReplayMeasures]]) -> Iterator[str]:
+    yield (
+        "Hours, from submission to the end (COMPLETE) and to the start (WAIT, by number of GPUs);"
+        " means, and the longest wait."
+    )
+    if len(settings) > 1:
+        yield (
+            "FIRST: completion beside the first line of that load, with the least and the largest"
+            " of the seeds; same where these disagree."
+        )
+
+
 def _legend() -> list[str]:
     sensitivities = ", ".join(f"{sensitivity:g}" for sensitivity in SENSITIVITIES)
     return [
-        "Times are hours; of several seeds the mean, and the longest of all.",
         *(f"{_COLUMNS[cause]}: hours in which {text}" for cause, text in CAUSES.items()),
         (
             "IN USE: share of the GPUs over time (GAR); in JSON also the share of nodes partly in"
@@ -286,7 +308,7 @@ def _legend() -> list[str]:
         "SLOWDOWN: steps here over those on the best placement, with the mean ends of the range",
         f"NEIGHBOURS: factor by the nearest other job at sensitivities {sensitivities}",
         (
-            "LOST: GPU-hours by longer steps. RESERVED (first table): GPU-hours of free GPUs that"
+            "LOST: GPU-hours by longer steps. RESERVED in the first table: of free GPUs, which"
             " were kept for the head"
         ),
     ]
@@ -315,7 +337,7 @@ def simulation_json(simulation: Simulation, network: str) -> dict[str, Any]:
             "gpus": sum(node.free_count for node in plan.rules.cluster.nodes),
             "emulated": plan.rules.cluster.emulated,
         },
-        "assumptions": [source_text(plan), cluster_text(plan), network, *assumptions(plan)],
+        "assumptions": [source_text(plan), cluster_text(plan), network, *taken_for_granted(plan)],
         "notes": list(notes_on(simulation)),
         "settings": [_setting_json(runs, settings) for runs in settings],
         "runs": [_run_json(run) for run in simulation.runs],

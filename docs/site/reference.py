@@ -29,6 +29,7 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "job-file"),
     "plan mpi": ("how-it-works", "job-file"),
     "forecast": ("forecast", "fidelity"),
+    "simulate": ("simulate",),
     "get": ("howto/pending",),
     "why": ("howto/pending",),
     "list": (),
