@@ -176,6 +176,7 @@ SUBMITTING = PLACING | {"jinja2"}
 
 DUMP = ROOT / "tests/dumps/two-dgx-1.json"
 STEPS = ROOT / "tests/training/steps.csv"
+JOBS = ROOT / "tests/dumps/jobs.csv"
 
 LOADS = {
     "submit mpi --name=placed --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
@@ -207,6 +208,9 @@ LOADS = {
     "calibrate hgx-a100-4 --tcp --measured={steps} --workload=bert-base-squad": BARE
     | DECODING
     | {"arena_topo.solver"},
+    "simulate {trace} --nodes=1xdgx-1-v100 --processes=1": BARE
+    | DECODING
+    | {"arena_topo.solver", "arena_topo.solver.door"},
     "check": OBSERVING | {"jinja2"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"} | DECODING,
     "nodes topology node-0 --dry-run": PLACING - {"arena_topo.gang.planning"},
@@ -292,7 +296,8 @@ def test_the_help_of_every_command_loads_no_heavy_package():
 
 def test_every_command_loads_only_what_it_needs(tmp_path):
     leaves = {command.path for command in catalogue.commands() if not command.commands}
-    lines = [line.format(zeros="0" * 64, state=DUMP, steps=STEPS).split() for line in LOADS]
+    names = {"zeros": "0" * 64, "state": DUMP, "steps": STEPS, "trace": JOBS}
+    lines = [line.format(**names).split() for line in LOADS]
     assert {path for path in leaves for line in lines if line[: len(path)] == [*path]} == leaves
     with gpu_cluster(tmp_path / "config"):
         found = loaded(

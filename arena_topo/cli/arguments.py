@@ -41,6 +41,7 @@ PerhapsNames = Annotated[tuple[str, ...], Word("[JOB...]", "jobs", name_without_
 class Output(StrEnum):
     """The output formats; each command has some of them."""
 
+    TABLE = "table"
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
@@ -49,6 +50,7 @@ class Output(StrEnum):
     GRAPHML = "graphml"
     TEXT = "text"
     RAW = "raw"
+    CSV = "csv"
 
 
 class DryRun(StrEnum):

@@ -67,6 +67,10 @@ _COMMANDS: Mapping[str, Leaf] = {
         "Fit the bandwidths of a pool of machines to two to eight measured placements.",
         "forecast.calibrating:calibrate_command",
     ),
+    "simulate": Leaf(
+        "Replay a trace of jobs on a cluster, to compare policies, queue rules and patience.",
+        "simulate.command:simulate_command",
+    ),
     "get": Leaf("Show one job: its state, its pods, where they run and why.", "jobs.get:get"),
     "why": Leaf(
         "Say why a job waits, failed or runs where it does: one verdict, its cause, what to try.",

@@ -192,12 +192,12 @@ class _Offer(NamedTuple):
     def room(self, request: Request) -> int:
         """The number of workers that fit then."""
         workers = self.free() // request.gpus
-        limited = request.cpu or request.memory
-        cpu, memory = self._resources() if limited else (None, None)
-        if request.cpu and cpu is not None:
-            workers = min(workers, int((cpu + 1e-9) // request.cpu))
-        if request.memory and memory is not None:
-            workers = min(workers, memory // request.memory)
+        if request.cpu or request.memory:
+            cpu, memory = self._resources()
+            if request.cpu and cpu is not None:
+                workers = min(workers, int((cpu + 1e-9) // request.cpu))
+            if request.memory and memory is not None:
+                workers = min(workers, memory // request.memory)
         return min(workers, request.workers, request.per_node or workers)
 
     def _resources(self) -> tuple[float | None, int | None]:

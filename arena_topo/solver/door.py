@@ -24,13 +24,14 @@ from arena_topo.solver import (
 )
 from arena_topo.solver.classes import groups_for, refused, room, withheld
 from arena_topo.solver.explain import explain_refusal
+from arena_topo.solver.fragmentation import proximity
 from arena_topo.solver.index import Index
 from arena_topo.solver.release import Freeing
 from arena_topo.solver.search import NodeChoice, Objective, Search
 from arena_topo.solver.valuation import value_placement
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
-__all__ = ["Follower", "NodeChoice", "Objective", "Solver", "place", "valued"]
+__all__ = ["Follower", "NodeChoice", "Objective", "Solver", "place", "proximity", "valued"]
 
 
 class Solver:

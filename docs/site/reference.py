@@ -30,6 +30,7 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "plan mpi": ("how-it-works", "job-file"),
     "forecast": ("forecast", "fidelity"),
     "calibrate": ("howto/calibrating", "fidelity"),
+    "simulate": ("simulate",),
     "get": ("howto/pending",),
     "why": ("howto/pending",),
     "list": (),

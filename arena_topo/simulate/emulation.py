@@ -1,0 +1,67 @@
+"""The cluster of a simulation: known machines, joined by a network that somebody chose."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from arena_topo.bandwidth import Wire
+from arena_topo.topology import Cluster, Node, NodeName, Tier, presets
+
+LEAF_NODES = 8
+"""Nodes below one leaf switch of an emulated network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedNetwork:
+    """The network between emulated nodes: GB/s of a node within a leaf, and beyond."""
+
+    leaf: float
+    beyond: float
+    text: str
+
+
+NETWORKS = {
+    Wire.RDMA: EmulatedNetwork(
+        leaf=40.0,
+        beyond=20.0,
+        text=f"RDMA, 40 GB/s per node within leaves of {LEAF_NODES} nodes, 20 GB/s beyond",
+    ),
+    Wire.TCP: EmulatedNetwork(leaf=1.25, beyond=1.25, text="TCP, 1.25 GB/s per node (10 GbE)"),
+}
+"""The emulated networks: InfiniBand with four cards of 100 Gb/s per node and half as much between
+leaves, and 10 GbE; both are our choice."""
+
+
+def machine_counts(text: str) -> str:
+    """The machines of `COUNTxPRESET,...` (also PRESET:COUNT), as `presets.numbers` reads them."""
+    parts = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]+)x(.+)", part)
+        parts.append(f"{match[2].strip()}:{match[1]}" if match else part)
+    return ",".join(parts)
+
+
+def emulated_cluster(text: str, wire: Wire) -> Cluster:
+    """The cluster of `64xdgx-1-v100,...` on the network of a transport.
+
+    UsageError explains an invalid text.
+    """
+    network = NETWORKS[wire]
+    return Cluster(
+        nodes=tuple(
+            Node(
+                name=NodeName(machine.name),
+                machine=machine,
+                free=machine.everything,
+                allocatable=machine.everything,
+                dedicated=True,
+                domains=(f"leaf-{at // LEAF_NODES}",),
+            )
+            for at, machine in enumerate(presets.emulated_machines(machine_counts(text)))
+        ),
+        tiers=(Tier(name="leaf", bandwidth=network.leaf),),
+        beyond=network.beyond,
+        emulated=True,
+        source=text,
+    )

@@ -1,0 +1,195 @@
+"""`simulate`: what it shows, what programs get, and lines that make no sense."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import program
+import pytest
+
+from arena_topo import cli
+
+TRACE = """job_id,submit_s,duration_s,gpus
+a,0,3600,8
+b,10,7200,8
+c,20,600,16
+d,30,60,1
+e,40,60,64
+f,50,60,0
+"""
+
+NODES = ("--nodes", "2xdgx-1-v100")
+WHOLE = ("--window", "0%-100%")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> str:
+    path = tmp_path / "jobs.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+@pytest.fixture
+def simulate(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(("simulate", *argv))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+SCREEN = Path(__file__).parent / "screens" / "simulate.txt"
+
+
+def test_the_screen_names_every_assumption_and_compares_with_the_first_line(simulate, jobs):
+    code, out, err = simulate(jobs, *NODES, *WHOLE, "--queue", "gpu-hours,none")
+    assert (code, err) == (0, "")
+    assert out == SCREEN.read_text()
+
+
+def test_wide_tells_each_class_of_sizes(simulate, jobs):
+    code, out, _ = simulate(jobs, *NODES, *WHOLE, "-o", "wide")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith("156.09")][1:]
+    assert [(row[4], row[5]) for row in rows] == [("1", "1"), ("5-8", "2"), (">8", "1")]
+    # The job of one GPU waited for capacity, then for the head.
+    assert rows[0][6:14] == ["2.16", "2.16", "2.16", "2.16", "1.16", "0.00", "1.00", "0.00"]
+    assert "at sensitivities 0, 0.05, 0.12, 0.19, 0.4" in out
+
+
+def test_json_has_the_same_bytes_for_any_number_of_processes(simulate):
+    line = ("--generate", "poisson:60", "--load", "0.7,0.9", "--seeds", "2", *NODES, "-o", "json")
+    code, one, _ = simulate(*line, "--policy", "pack,random", "--processes", "1")
+    assert code == 0
+    assert simulate(*line, "--policy", "pack,random", "--processes", "3")[1] == one
+    value = json.loads(one)
+    assert (value["kind"], value["complete"], value["trace"]["jobs"]) == ("Simulation", True, 60)
+    assert [(run["load"], run["policy"], run["seed"]) for run in value["runs"]] == [
+        (load, policy, seed)
+        for load in (0.7, 0.9)
+        for policy in ("pack", "random")
+        for seed in (0, 1)
+    ]
+    assert len(value["settings"]) == 4
+    assert value["settings"][0]["toTheFirst"] is None
+    assert value["settings"][1]["toTheFirst"]["verdict"] in {"longer", "shorter", "no difference"}
+    run = value["runs"][0]
+    assert sum(size["jobs"] for size in run["sizes"]) == run["jobs"] == 36
+    assert run["offeredLoad"] == pytest.approx(0.7)
+    words = {os.uname().nodename, str(Path.cwd())}
+    assert not any(word in one for word in words)
+
+
+def test_csv_has_a_line_for_each_job(simulate, jobs):
+    code, out, err = simulate(jobs, *NODES, *WHOLE, "-o", "csv")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["job_id"], row["start_s"], row["end_s"], row["nodes"]) for row in rows] == [
+        ("a", "0", "3600", "1"),
+        ("b", "10", "7210", "1"),
+        ("c", "7210", "7810", "2"),
+        ("d", "7810", "7870", "1"),
+    ]
+    assert float(rows[3]["capacity_s"]) + float(rows[3]["reserved_s"]) == 7780
+    assert "1 job left out, which never fit" in err
+
+
+def test_the_trace_may_come_from_standard_input():
+    ran = subprocess.run(
+        [*program.LINE, "simulate", "-", *NODES, "-o", "csv", *WHOLE],
+        input=TRACE.encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert len(ran.stdout.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "error: no trace is named"),
+        (("--generate", "poisson:9", "--load", "1"), "error: no cluster is named"),
+        (("--generate", "poisson:9", *NODES), "error: --generate needs --load"),
+        (("--generate", "poisson:x", *NODES, "--load", "1"), "error: --generate poisson:x: expect"),
+        (("TRACE", "--generate", "poisson:9", *NODES), "error: --generate and TRACE exclude each"),
+        (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
+        (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
+        (("TRACE", *NODES, "--policy", "pakc"), "error: --policy is invalid"),
+        (("TRACE", *NODES, "--queue", "fifo"), "error: --queue is invalid"),
+        (("TRACE", *NODES, "--patience", "long"), "error: --patience is invalid"),
+        (("TRACE", *NODES, "--load", "0"), "error: --load is invalid"),
+        (("TRACE", *NODES, "--load", "11"), "error: --load is invalid"),
+        (("TRACE", *NODES, "--load", "nan"), "error: --load is invalid"),
+        (("TRACE", *NODES, "--window", "80%-20%"), "error: --window is invalid"),
+        (("TRACE", *NODES, "--window", "half"), "error: --window is invalid"),
+        (("TRACE", *NODES, "--speed", "A100"), "error: --speed is invalid"),
+        (("TRACE", *NODES, "--speed", "A1000=2"), "error: --speed is invalid"),
+        (("TRACE", *NODES, "--seeds", "0"), "error: --seeds is invalid"),
+        (("TRACE", *NODES, "--seeds", "1001"), "error: --seeds 1001: there can be 1 to 1,000"),
+        (("TRACE", *NODES, "--network", "token-ring"), "error: --network is invalid"),
+        (("TRACE", *NODES, "-o", "svgz"), "error: --output is invalid"),
+    ],
+)
+def test_lines_that_make_no_sense_are_refused(simulate, jobs, argv, message):
+    code, out, err = simulate(*(jobs if word == "TRACE" else word for word in argv))
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+
+
+def test_a_bad_trace_is_refused_with_its_place(simulate, tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("id,when\n1,2\n")
+    code, out, err = simulate(str(path), *NODES)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}: the columns are those of no trace that is known\n")
+
+
+def test_a_window_without_jobs_is_said(simulate, tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("job_id,submit_s,duration_s,gpus\na,0,60,1\n")
+    code, out, _ = simulate(str(path), *NODES, "--window", "0%-50%")
+    assert code == 0
+    assert "Measured: jobs between 0 % and 50 %" in out
+    code, out, _ = simulate(str(path), *NODES, "--window", "20%-80%")
+    assert (code, "Note: no job lies within the window\n" in out) == (0, True)
+
+
+def test_output_that_cannot_be_written_is_an_error(jobs):
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [*program.LINE, "simulate", jobs, *NODES],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(b"error: cannot write the output")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_interrupt_prints_what_is_done_and_says_so(processes):
+    line = ["simulate", "--generate", "poisson:300", "--load", "0.9", "--nodes", "8xdgx-1-v100"]
+    line += ["--seeds", "900", "--processes", processes, "-o", "json", "--loglevel", "debug"]
+    running = subprocess.Popen(
+        [*program.LINE, *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert running.stderr is not None
+    for told in running.stderr:
+        if b"2 of 900 replays" in told:
+            break
+    os.kill(running.pid, signal.SIGINT)
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    value = json.loads(out)
+    assert value["complete"] is False
+    assert 2 <= len(value["runs"]) < 900
+    assert value["notes"][0] == f"interrupted: {len(value['runs'])} of 900 replays done"
