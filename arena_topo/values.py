@@ -119,8 +119,10 @@ from arena_topo.topology import Knowledge as Knowledge
 from arena_topo.topology import Link as Link
 from arena_topo.topology import LinkKind as LinkKind
 from arena_topo.topology import Machine as Machine
+from arena_topo.topology import MeasuredRate as MeasuredRate
 from arena_topo.topology import Node as Node
 from arena_topo.topology import Plugin as Plugin
+from arena_topo.topology import PoolRates as PoolRates
 from arena_topo.topology import Reservation as Reservation
 from arena_topo.topology import Software as Software
 from arena_topo.topology import Taint as Taint

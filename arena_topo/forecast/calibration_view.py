@@ -47,13 +47,8 @@ def _facts(fit: Calibration) -> Iterator[tuple[str, str]]:
         ends = range_text(rate.low, rate.high)
         yield kind.value.capitalize(), f"{gbps_text(rate.value)}{unit} ({ends})"
     if fit.floor is not None and fit.hidden is not None:
-        yield (
-            "Overlap",
-            (
-                f"a step waits for at least {_share(fit.floor)} of its all-reduce, and hides"
-                f" {_share(fit.hidden)} of its computing"
-            ),
-        )
+        floor, hidden = _share(fit.floor), _share(fit.hidden)
+        yield "Overlap", f"waits for {floor} of an all-reduce, hides {hidden} of a step"
 
 
 def _share(rate: MeasuredRate) -> str:
@@ -63,14 +58,14 @@ def _share(rate: MeasuredRate) -> str:
 def _open(fit: Calibration) -> Iterator[str]:
     """What the measurements do not tell."""
     for kind in fit.loose:
-        yield f"the bandwidth {_where(kind)}: it hardly limits what was measured, so it is computed"
+        yield f"the bandwidth {_where(kind)}, which hardly limits these: it is computed"
     missing = [_where(kind) for kind in Kind if kind not in fit.rates and kind not in fit.loose]
     if missing:
         yield f"the bandwidth {' and '.join(missing)}: nothing was measured there"
     if fit.each is None:
         yield "whether the GPUs of a node share its NICs: taken as shared"
     if fit.floor is not None and fit.floor.high > WIDE * fit.floor.low:
-        yield "a slow network from little overlap: steps alone fit both, nccl-tests would tell"
+        yield "a slow network from little overlap: steps fit both, nccl-tests tells"
     error, one = max((abs(error), one.where) for error, one in _pairs(fit))
     if error > POOR:
         yield f"why {one} differs: the other measurements do not explain it"

@@ -191,6 +191,11 @@ def _line(name: str, given: Sequence[TriedPair]) -> str:
     )
 
 
+def _named(given: Iterable[TriedPair]) -> str:
+    names = [f"{one.pair.name}{'' if one.pair.healthy else ' (unhealthy)'}" for one in given]
+    return ", ".join(names) or "none"
+
+
 def section(given: Sequence[Pair]) -> list[str]:
     """The section of the page."""
     every = tried(given)
@@ -216,6 +221,8 @@ def section(given: Sequence[Pair]) -> list[str]:
         _line(f"the same without {BIG}", [one for one in known if one.pair.source != BIG]),
         _line("network not named", [one for one in healthy if not one.pair.known]),
         _line("all, unhealthy ones too", every),
+        "",
+        f"Ordered wrong: {_named(one for one in every if one.order == 'wrong')}.",
         "",
         head.replace("| pairs |", "| without |").replace("order", "f, a | order"),
         "|---|---|---|---|---|---|---|---|",
