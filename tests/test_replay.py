@@ -145,7 +145,9 @@ def test_patience_waits_for_one_node_until_it_ends():
     assert short.jobs[2].low < short.jobs[2].slowdown < short.jobs[2].high
     assert short.jobs[2].ended - 61.0 == pytest.approx(60 * short.jobs[2].slowdown)
     # On a fast network two nodes are good enough.
-    assert starts(replay(trace(*jobs), "2xdgx-1-v100", patience=HOUR))[2] == 1.0
+    halves = ((0.0, 900.0, 4), (0.0, 5000.0, 6), (1.0, 60.0, 6))
+    fast = replay(trace(*halves), "2xdgx-1-v100", patience=HOUR)
+    assert (starts(fast)[2], fast.jobs[2].nodes) == (1.0, 2)
 
 
 def test_durations_as_run_have_no_slowdown():

@@ -403,14 +403,14 @@ def trace_text(trace: Trace) -> str:
     text = f"{counted(len(trace.jobs), 'job')} of a trace of {trace.layout}"
     if trace.left_out:
         reasons = [f"{many} ({reason})" for reason, many in trace.left_out.items()]
-        more = [f"and {len(reasons) - MOST_REASONS} more reasons"] * (len(reasons) > MOST_REASONS)
-        text += f"; left out: {', '.join([*reasons[:MOST_REASONS], *more])}"
+        more = [f"and {len(reasons) - MOST_CAUSES} more reasons"] * (len(reasons) > MOST_CAUSES)
+        text += f"; left out: {', '.join([*reasons[:MOST_CAUSES], *more])}"
     if trace.disordered:
         text += f"; {counted(trace.disordered, 'row')} out of order, sorted"
     return text
 
 
-MOST_REASONS = 5
+MOST_CAUSES = 5
 """The reasons for rows that were left out that a sentence names."""
 
 
