@@ -176,8 +176,8 @@ def one_domain(nodes: Sequence[Node], on: Cluster) -> bool:
     return len(domains) == 1 and () not in domains
 
 
-def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
-    """The key of a placement, and what its pods get in GB/s."""
+def key(pods: Pods, request: Request, on: Cluster) -> Key:
+    """The key of a placement."""
     nodes = list({node.name: node for node, _ in pods}.values())
     got = value(pods, request, on, joined=request.joined)
     inside = got if request.joined else value(pods, request, on, joined=True)
@@ -185,7 +185,7 @@ def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
     point = math.inf if got is None else got.point
     words = ["node", *(tier.name for tier in reversed(on.tiers)), "beyond"]
     near = words.index(request.preferred) if request.preferred else len(words)
-    found = Key(
+    return Key(
         reach=max(0, distance - near),
         assumed=assumed(nodes, request, on),
         band=-band(point),
@@ -193,7 +193,6 @@ def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
         nodes=len(nodes),
         inside=-(math.inf if inside is None else inside.point),
     )
-    return found, point
 
 
 def assumed(nodes: Sequence[Node], request: Request, on: Cluster) -> bool:
@@ -306,36 +305,70 @@ def ways(node: Node, workers: int, request: Request) -> list[list[Pods]]:
     return [found] if picked(node, request) else [[one] for one in found]
 
 
+def different(node: Node, workers: int, request: Request) -> list[list[Pods]]:
+    """The `ways` of a node; one of those that are worth the same whatever other nodes give."""
+    _machines[id(node.machine)] = node.machine
+
+    def hosts(pods: Pods) -> tuple[object, ...]:
+        sets = [gpus for _, gpus in pods]
+        together = GPUSet(functools.reduce(operator.or_, sets))
+        likes = [frozenset({together}), *([] if request.joined else [frozenset(sets)])]
+        return tuple(first_like(id(node.machine), like) for like in likes)
+
+    every_pods = itertools.chain(*ways(node, workers, request))
+    found = list({hosts(pods): pods for pods in every_pods}.values())
+    return [found] if picked(node, request) else [[one] for one in found]
+
+
+def how_many(node: Node, workers: int, request: Request) -> int:
+    """The number of sets of GPUs that a node may give to so many workers, and of their pods."""
+    size = workers * request.gpus
+    sets = math.comb(len(members(node.free)), size)
+    if request.joined:
+        return sets
+    one = math.factorial(request.gpus) ** workers * math.factorial(workers)
+    return sets * math.factorial(size) // one
+
+
 Loads = Sequence[tuple[Node, int]]
 """The nodes of a gang, each with its number of workers."""
 
 
-def promised(choice: Sequence[list[Pods]], request: Request, on: Cluster) -> tuple[Key, float]:
-    """The worst of what the nodes of a gang may give, and its GB/s."""
-    keys = [key(list(itertools.chain(*pods)), request, on) for pods in itertools.product(*choice)]
-    worst = replace(
-        keys[0][0],
-        band=max(one.band for one, _ in keys),
-        inside=max(one.inside for one, _ in keys),
+def fast(choice: Sequence[list[Pods]], request: Request, on: Cluster) -> bool:
+    """Whether all that the nodes of a gang may give is as fast as asked for."""
+    if not request.min_bandwidth:
+        return True
+    values = (
+        value(list(itertools.chain(*pods)), request, on, joined=request.joined)
+        for pods in itertools.product(*choice)
     )
-    return worst, min(point for _, point in keys)
+    return all(got is None or got.point >= request.min_bandwidth for got in values)
+
+
+def promised(choice: Sequence[list[Pods]], request: Request, on: Cluster) -> Key:
+    """The worst of what the nodes of a gang may give."""
+    keys = [key(list(itertools.chain(*pods)), request, on) for pods in itertools.product(*choice)]
+    return replace(
+        keys[0],
+        band=max(one.band for one in keys),
+        inside=max(one.inside for one in keys),
+    )
 
 
 def planned_band(used: Loads, request: Request, on: Cluster) -> float:
     """The negated best band of all GPUs that these nodes may give to so many workers each."""
     known = replace(request, blind=False)
-    choices = itertools.product(*(ways(node, load, known) for node, load in used))
-    return min(promised(choice, known, on)[0].band for choice in choices)
+    choices = itertools.product(*(different(node, load, known) for node, load in used))
+    return min(promised(choice, known, on).band for choice in choices)
 
 
 def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
     """The key of the best placement; None if there is none. ValueError for too many to try."""
-    return preferred(every(request, on, most))
+    return preferred(list(every(request, on, most)))
 
 
-def every(request: Request, on: Cluster, most: int) -> list[Key]:
+def every(request: Request, on: Cluster, most: int) -> Iterator[Key]:
     """The keys of all placements. ValueError for too many to try."""
-    found: list[Key] = []
     tried = 0
     for side in sides(request, on):
         for loads in shares([most_of for _, most_of in side], request.workers):
@@ -346,14 +379,13 @@ def every(request: Request, on: Cluster, most: int) -> list[Key]:
             words = ["node", *(tier.name for tier in reversed(on.tiers)), "beyond"]
             if request.required and distance > words.index(request.required):
                 continue
-            for choice in itertools.product(*(ways(node, load, request) for node, load in used)):
-                tried += math.prod(map(len, choice))
-                if tried > most:
-                    raise ValueError("too many placements")
-                worst, point = promised(choice, request, on)
-                if point >= request.min_bandwidth:
-                    found.append(worst)
-    return found
+            tried += math.prod(how_many(node, load, request) for node, load in used)
+            if tried > most:
+                raise ValueError("too many placements")
+            choices = (different(node, load, request) for node, load in used)
+            for choice in itertools.product(*choices):
+                if fast(choice, request, on):
+                    yield promised(choice, request, on)
 
 
 def preferred(found: Sequence[Key]) -> Key | None:
@@ -395,12 +427,12 @@ def answered(request: Request, on: Cluster, answer: Placement) -> Key:
             assert -band(point) == planned_band(loads, request, on)
         # On nodes that pin, the GPUs of the answer count; elsewhere those that may be picked.
         choice = [
-            ways(node, load, request)[0]
+            different(node, load, request)[0]
             if picked(node, request)
             else [[(node, gpu_set(group)) for group in held[node.name]]]
             for node, load in loads
         ]
-        return promised(choice, request, on)[0]
+        return promised(choice, request, on)
     return Key(
         reach=max(0, distance - near),
         assumed=assumed(used, request, on),

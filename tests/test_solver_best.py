@@ -161,7 +161,7 @@ def check(seed: int, most: int = MOST) -> bool:
     on = worlds(rng)
     request = requests(rng, on)
     try:
-        keys = brute.every(request, on, most=most)
+        keys = list(brute.every(request, on, most))
     except ValueError:
         return False
     expected = brute.preferred(keys)
@@ -207,7 +207,7 @@ def advised(
     with suppress(ValueError):
         # Where the kubelet picks, a node with fewer free GPUs may promise more than an empty one.
         planned = replace(request, blind=False)
-        assert (brute.best(planned, empty, most=most // 10) is None) is never, seed
+        assert (next(brute.every(planned, empty, most // 10), None) is None) is never, seed
     world = empty if never and "once all other jobs have ended" in (refused.nearest or "") else on
     for flag, number in re.findall(r"with --([a-z-]+) ([\d.]+)(?=,|;|$)", refused.nearest or ""):
         change = {flag.replace("-", "_"): float(number) if "." in number else int(number)}
@@ -528,7 +528,7 @@ def nearest(seed: int) -> bool:
     pods = [(names[one.node], gpu_set(one.gpus)) for one in answer.assignments]
     if len(answer.nodes) == 1:
         return False
-    ours, _ = brute.key(pods, request, on)
+    ours = brute.key(pods, request, on)
 
     def instead(own: Node, other: Node) -> list[tuple[tuple[int, ...], int]]:
         """Nearness with other GPUs instead of those of a node, and the least that they break."""
@@ -536,7 +536,7 @@ def nearest(seed: int) -> bool:
         cost = packing_cost(gpu_sets(other.machine.configuration))
         found = []
         for [changed] in brute.ways(other, len(pods) - len(rest), request):
-            key, _ = brute.key([*rest, *changed], request, on)
+            key = brute.key([*rest, *changed], request, on)
             if replace(key, inside=round(key.inside, 6)) <= replace(
                 ours, inside=round(ours.inside, 6)
             ):
@@ -605,11 +605,12 @@ def exchanges(seed: int) -> None:
 
 def better(pods: brute.Pods, ours: brute.Key, request: Request, on: Cluster, seed: int) -> None:
     """Fail where other pods are allowed and better."""
-    key, point = brute.key(pods, request, on)
+    key = brute.key(pods, request, on)
     words = ["node", *(tier.name for tier in reversed(on.tiers)), "beyond"]
     if request.required and key.distance > words.index(request.required):
         return
-    if point >= request.min_bandwidth and replace(key, inside=round(key.inside, 6)) < replace(
+    fast = brute.fast([[[pod]] for pod in pods], request, on)
+    if fast and replace(key, inside=round(key.inside, 6)) < replace(
         ours, inside=round(ours.inside, 6)
     ):
         raise AssertionError((seed, key, ours))
