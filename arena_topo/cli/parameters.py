@@ -241,12 +241,14 @@ class Declaration:
 
     def help_of(self, option: Parameter) -> str:
         """The help of an option, with the other options of the command that it excludes."""
+        excludes = option.flag.excludes if option.flag else ()
+        if not excludes:
+            return option.help
         known = {
             word
             for each in (*self.parameters, HELP_OPTION)
             for word in (*each.spellings, each.long)
         }
-        excludes = option.flag.excludes if option.flag else ()
         excluded = [each for each in excludes if each.partition(" ")[0] in known]
         words = ", ".join(excluded)
         if len(excluded) > _MOST_NAMED:
@@ -327,6 +329,7 @@ def declaration_of(command: Any) -> Declaration:
     return declaration
 
 
+@cache  # the commands of a module share the common options
 def _for_typer(parameter: Parameter) -> inspect.Parameter:
     """The parameter of a function that declares it to Typer, which writes help and usage."""
     of: Any
