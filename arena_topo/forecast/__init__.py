@@ -4,6 +4,9 @@ command      the command
 forecasting  a machine and a request -> a forecast; its comparison with a log
 view         a forecast as text and as JSON
 picture      a forecast as SVG
+calibrating  the command calibrate
+measurements the measured placements in files
+calibration_view  a calibration as text, and how it was made as JSON
 """
 
 from __future__ import annotations
