@@ -256,12 +256,29 @@ def test_a_search_takes_the_nodes_that_a_calibration_says_are_faster():
     assert found.bandwidth.point == 0.7
 
 
+def test_a_measured_network_draws_a_job_out_of_a_slower_node_and_an_assumed_one_does_not():
+    def nodes_of(machine):
+        nodes = [
+            Node(name=NodeName(f"n{at}"), machine=machine, free=gpu_set(range(4)))
+            for at in range(4)
+        ]
+        request = Request(workers=4, gpus=1, joined=True)
+        found = Solver(Cluster(nodes=tuple(nodes))).find(request)
+        assert found is not None
+        return len(found.nodes)
+
+    fast = replace(POOL, more=MeasuredRate(20, 18, 22), two=None)
+    assert nodes_of(replace(T4, nics=(), software=Software(pool=fast))) == 4
+    assert nodes_of(replace(T4, nics=())) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"two": [3, 2, 1]}, "low <= value <= high"),
         ({"more": [0, 0, 0]}, "low <= value <= high"),
         ({"gpus": "four"}, "Expected `int`"),
+        ({"measured": "today\x1b[31m"}, "name and measured are one line"),
         (None, "no ConfigMap"),
     ],
 )

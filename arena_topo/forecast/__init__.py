@@ -1,9 +1,12 @@
 """The bandwidth that NCCL reaches on GPUs of a machine and between machines.
 
-command      the command
-forecasting  a machine and a request -> a forecast; its comparison with a log
-view         a forecast as text and as JSON
-picture      a forecast as SVG
+command           the command forecast
+forecasting       a machine and a request -> a forecast; its comparison with a log
+view              a forecast as text and as JSON
+picture           a forecast as SVG
+calibrating       the command calibrate
+measurements      measured placements in files -> values
+calibration_view  a calibration as text, and how it was made as JSON
 """
 
 from __future__ import annotations

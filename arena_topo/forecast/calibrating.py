@@ -58,7 +58,7 @@ def calibrate_command(
       # From logs of nccl-tests on one node, two and four
       calibrate hgx-h100 --measured one.log --measured two.log --measured four.log
       # From the steps of a training, as a ConfigMap for kubectl apply
-      calibrate pool.txt --name t4 --tcp --measured steps.csv --workload vgg16 -o yaml
+      calibrate pool.txt --tcp --measured steps.csv --workload bert-base-squad -o yaml
     """
     from arena_topo.forecast import calibration_view as view  # noqa: PLC0415 - not for help
     from arena_topo.forecast import forecasting, measurements  # noqa: PLC0415 - as above

@@ -36,7 +36,7 @@ def calibration_text(fit: Calibration, pool: PoolRates, following: Next) -> str:
     ]
     table = layout.table(("PLACEMENT", "MEASURED", "FITTED", "ERROR"), rows)
     head = f"{pool.name}: {pool.gpus} x {pool.model or 'GPU'} per node, {pool}"
-    lines = [one_line(head), "", *(f"  {label:22}{text}" for label, text in facts), ""]
+    lines = [one_line(head), "", *(f"  {label:22}{one_line(text)}" for label, text in facts), ""]
     return "\n".join([*lines, layout.align(table).rstrip(), ""])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from arena_topo.escaping import one_line
 from arena_topo.topology import MeasuredRate, PoolRates
 from arena_topo.topology.published import ACK_NAMESPACE
 
@@ -23,6 +24,10 @@ CALIBRATION_LABEL = "arena-topo.io/calibration"
 
 MAX_RATE = 1e5
 """GB/s from which a number is none of a machine."""
+
+
+MAX_TEXT = 253
+"""The most characters of a name in Kubernetes."""
 
 
 class NoCalibration(ValueError):
@@ -57,6 +62,8 @@ def pool_in(config_map: object) -> PoolRates:
         pool = msgspec.json.decode(text, type=PoolRates)
     except msgspec.MsgspecError as error:
         raise NoCalibration(f"data.{KEY}: {error}") from error
+    if any(one_line(text)[:MAX_TEXT] != text for text in (pool.name, pool.measured)):
+        raise NoCalibration(f"data.{KEY}: name and measured are one line of {MAX_TEXT} characters")
     for name in ("inside", "two", "more", "floor", "hidden"):
         rate: MeasuredRate | None = getattr(pool, name)
         if rate is not None and not (

@@ -274,7 +274,6 @@ def _rate(
         one.estimate.point / one.per_rate(each=each) for one in own
     )
     loose = within[-1] > WIDE * within[0] and within[0] <= computed <= within[-1]
-    value = computed if loose else value
     if within[-1] == _RATES[-1]:
         # There is no upper end: nothing limits these placements.
         value = max(computed, within[0])
