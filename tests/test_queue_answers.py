@@ -20,6 +20,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
 from arena_topo.gang import planning, submission
+from arena_topo.gang.request import Site
 from arena_topo.gang.resume import resume_job
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import Proposal, propose
@@ -240,6 +241,19 @@ def test_gpus_reserved_for_the_next_start_of_a_gang_are_free_to_itself(world: Wo
     assert own.unnamed == 0
     first = "4 GPUs of node-0 are reserved for default/job, which comes first in the queue"
     assert first in world.plan(1, 4).notes
+
+
+def test_a_stopped_gang_at_the_head_waits_for_others_alone(world: World) -> None:
+    """Not for itself: what is reserved for its next start costs it nothing."""
+    world.runs("small", "node-0/0,1,2,3", running_timeout=600)
+    world.runs("large", "node-1/0,1,2,3,4,5", running_timeout=6000)
+    world.stopped("job", "node-0/4,5,6,7;node-1/0,1,2,3")
+    queue = world.backend.queue
+    assert queue is not None
+    head = planning.head_of_queue(queue.read(), queue, Site(backend=world.backend))
+    assert head is not None
+    assert {str(node) for node, _ in head.seats} == {"node-0"}
+    assert head.starts == NOW - 60 + 600
 
 
 def test_a_node_may_be_reserved_for_the_head_and_for_a_stopped_gang(world: World) -> None:
