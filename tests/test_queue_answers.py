@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -16,7 +17,7 @@ from kube_objects import config_map, node
 from replacing import replace
 
 from arena_topo.clusters import view
-from arena_topo.engines import Options
+from arena_topo.engines import Options, engine_choice
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
 from arena_topo.gang import planning, submission
@@ -316,6 +317,30 @@ def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     assert f"\nReserved: {kept} queue\n" in shown
     assert str(why_view.explanation_json(found)["reserved"]).startswith(kept)
     assert why_view.explanation_json(world.why("head"))["reserved"] is None
+
+
+def test_a_dump_says_that_what_its_first_gang_would_reserve_counts_as_free(
+    world: World, tmp_path: Path
+) -> None:
+    """What waits for the next start of a gang is written on its job, so that it is known there."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.stopped("job", "node-0/0,1,2,3,4,5,6,7", gpus=8)
+    kinds = ("Node", "ConfigMap", "MPIJob")
+    dump = tmp_path / "dump.json"
+    items = [thing for kind in kinds for thing in world.api.all(kind)]
+    dump.write_text(json.dumps({"kind": "List", "items": items}))
+    state = engine_choice.read_state([str(dump)])
+    said = "1 gang waits in this dump: GPUs that the first of them would reserve count as free"
+    assert said in state.notes
+    planned = propose(world.job("new", 1, 8), None, namespace="default", cluster=state)
+    assert planned.refused is not None
+    assert planned.refused.why == (
+        "1 node (node-0): reserved for default/job; 1 node (node-1): not enough free GPUs"
+    )
+    world.end("job")
+    items = [thing for kind in kinds for thing in world.api.all(kind)]
+    dump.write_text(json.dumps({"kind": "List", "items": items}))
+    assert not any("waits" in note for note in engine_choice.read_state([str(dump)]).notes)
 
 
 def test_a_job_without_gputopology_is_not_in_the_queue(world: World) -> None:
