@@ -29,11 +29,12 @@ from arena_topo.manifests import (
     HEAD_RESERVATION,
     REQUEST,
     RESERVED_ANNOTATION,
+    STOPPED,
     PlacementForecast,
     render,
 )
 from arena_topo.manifests.annotations import annotated, parse_map
-from arena_topo.manifests.cause import CauseCode, because
+from arena_topo.manifests.cause import CauseCode, because, encoded
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
@@ -108,7 +109,9 @@ class World:
         job = self.job(name, len(workers), gpus, **more)
         cause = because(CauseCode.NODE_LOST, node="node-1", state="out of service")
         waiting = PlacementForecast(state="waiting", cause=cause)
-        self.add(job, age, waiting, {RESERVED_ANNOTATION: places}, startTime=written(NOW - 700))
+        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encoded(cause)})
+        notes = {RESERVED_ANNOTATION: places, STOPPED: stop}
+        self.add(job, age, waiting, notes, startTime=written(NOW - 700))
 
     def runs(self, name: str, places: str, **more: Any) -> None:
         workers = parse_map(places)
@@ -181,7 +184,7 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why(world: World) -> Non
     assert larger.refused.nearest is None
 
 
-STOPPED = "4 GPUs of node-0 are reserved for the next start of default/job"
+KEPT_FOR_JOB = "4 GPUs of node-0 are reserved for the next start of default/job"
 
 
 @pytest.mark.parametrize(
@@ -200,17 +203,19 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     assert planned.refused is not None
     cause = "1 node (node-0): reserved for default/job"
     assert (planned.refused.why, planned.refused.nearest) == (cause, None)
-    assert STOPPED in planned.notes
+    assert KEPT_FOR_JOB in planned.notes
     assert planned.reserved_by == "default/job"
     world.waits("late", 1, 2, age=100)
     late = world.why("late")
-    assert (late.verdict.code.value, late.reserved) == ("WaitingForGPUs", STOPPED)
+    assert (late.verdict.code.value, late.reserved) == ("WaitingForGPUs", KEPT_FOR_JOB)
     assert [(holder.name, holder.gpus) for holder in late.holders] == [("small", 4)]
     assert late.unnamed == 0
     nodes = overview.read_overview(world.backend)
     shown = [line.split() for line in top_view.nodes_table(nodes.occupancy.nodes).splitlines()]
     at = shown[0].index("RESERVED")
     assert [(line[0], line[at]) for line in shown[1:2]] == [("node-0", "4")]
+    told = top_view.nodes_table(nodes.occupancy.nodes, now=NOW).splitlines()[-1]
+    assert told.endswith(" for default/job, 0.4 GPU-hours so far at most")
     (status,) = nodes.occupancy.nodes
     assert status.planned == 0b1111
     screen = fragmentation.fragmentation_screen(
@@ -220,7 +225,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     shown = view.decode(view.encode(nodes.occupancy.cluster, observed_at=NOW), now=NOW)
     (node,) = shown.nodes
     assert (node.free_count, node.reserved_count) == (0, 4)
-    assert planning.reservation(planned.request, shown) == STOPPED.replace(
+    assert planning.reservation(planned.request, shown) == KEPT_FOR_JOB.replace(
         "default/job", "another gang"
     )
 

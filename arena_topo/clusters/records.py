@@ -39,7 +39,7 @@ from arena_topo.manifests import (
     STATE,
     reserves,
 )
-from arena_topo.manifests.annotations import parse_map, recorded_request
+from arena_topo.manifests.annotations import last_stop, parse_map, recorded_request
 from arena_topo.names import is_subdomain
 from arena_topo.notes import Note
 from arena_topo.topology import Taint, published
@@ -185,13 +185,15 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
 
     `workers` are tuples of index, node and GPUs; a worker holds at most `each` GPUs. Unless the
     GPUs are `exact`, the kubelet picks them. `reserved` are those that wait for its next start,
-    beyond the GPUs of `workers`. `waits`: it is in the queue of arena-topo, without a placement.
+    beyond the GPUs of `workers`, `since` (Unix seconds) its stop; None if that is not known.
+    `waits`: it is in the queue of arena-topo, without a placement.
     """
 
     kind: ClassVar[str] = "MPIJob"
 
     workers: Workers = ()
     reserved: Workers = ()
+    since: float | None = None
     each: int = 0
     exact: bool = True
     suspended: bool = False
@@ -739,6 +741,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         bare,
         workers=tuple(workers[:count]),
         reserved=_beyond(workers[:count], reserved[:count]),
+        since=None if (stop := last_stop(mpijob)) is None else stop.at,
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
         notes=(Note(bare.path, "larger placement", more),) if greedy else (),
