@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -16,10 +17,11 @@ from kube_objects import config_map, node
 from replacing import replace
 
 from arena_topo.clusters import view
-from arena_topo.engines import Options
+from arena_topo.engines import Options, engine_choice
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
 from arena_topo.gang import planning, submission
+from arena_topo.gang.request import Site
 from arena_topo.gang.resume import resume_job
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import Proposal, propose
@@ -27,11 +29,12 @@ from arena_topo.manifests import (
     HEAD_RESERVATION,
     REQUEST,
     RESERVED_ANNOTATION,
+    STOPPED,
     PlacementForecast,
     render,
 )
 from arena_topo.manifests.annotations import annotated, parse_map
-from arena_topo.manifests.cause import CauseCode, because
+from arena_topo.manifests.cause import CauseCode, because, encoded
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
@@ -106,7 +109,9 @@ class World:
         job = self.job(name, len(workers), gpus, **more)
         cause = because(CauseCode.NODE_LOST, node="node-1", state="out of service")
         waiting = PlacementForecast(state="waiting", cause=cause)
-        self.add(job, age, waiting, {RESERVED_ANNOTATION: places}, startTime=written(NOW - 700))
+        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encoded(cause)})
+        notes = {RESERVED_ANNOTATION: places, STOPPED: stop}
+        self.add(job, age, waiting, notes, startTime=written(NOW - 700))
 
     def runs(self, name: str, places: str, **more: Any) -> None:
         workers = parse_map(places)
@@ -179,7 +184,7 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why(world: World) -> Non
     assert larger.refused.nearest is None
 
 
-STOPPED = "4 GPUs of node-0 are reserved for the next start of default/job"
+KEPT_FOR_JOB = "4 GPUs of node-0 are reserved for the next start of default/job"
 
 
 @pytest.mark.parametrize(
@@ -198,17 +203,19 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     assert planned.refused is not None
     cause = "1 node (node-0): reserved for default/job"
     assert (planned.refused.why, planned.refused.nearest) == (cause, None)
-    assert STOPPED in planned.notes
+    assert KEPT_FOR_JOB in planned.notes
     assert planned.reserved_by == "default/job"
     world.waits("late", 1, 2, age=100)
     late = world.why("late")
-    assert (late.verdict.code.value, late.reserved) == ("WaitingForGPUs", STOPPED)
+    assert (late.verdict.code.value, late.reserved) == ("WaitingForGPUs", KEPT_FOR_JOB)
     assert [(holder.name, holder.gpus) for holder in late.holders] == [("small", 4)]
     assert late.unnamed == 0
     nodes = overview.read_overview(world.backend)
     shown = [line.split() for line in top_view.nodes_table(nodes.occupancy.nodes).splitlines()]
     at = shown[0].index("RESERVED")
     assert [(line[0], line[at]) for line in shown[1:2]] == [("node-0", "4")]
+    told = top_view.nodes_table(nodes.occupancy.nodes, now=NOW).splitlines()[-1]
+    assert told.endswith(" for default/job, 0.4 GPU-hours so far at most")
     (status,) = nodes.occupancy.nodes
     assert status.planned == 0b1111
     screen = fragmentation.fragmentation_screen(
@@ -218,7 +225,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     shown = view.decode(view.encode(nodes.occupancy.cluster, observed_at=NOW), now=NOW)
     (node,) = shown.nodes
     assert (node.free_count, node.reserved_count) == (0, 4)
-    assert planning.reservation(planned.request, shown) == STOPPED.replace(
+    assert planning.reservation(planned.request, shown) == KEPT_FOR_JOB.replace(
         "default/job", "another gang"
     )
 
@@ -240,6 +247,19 @@ def test_gpus_reserved_for_the_next_start_of_a_gang_are_free_to_itself(world: Wo
     assert own.unnamed == 0
     first = "4 GPUs of node-0 are reserved for default/job, which comes first in the queue"
     assert first in world.plan(1, 4).notes
+
+
+def test_a_stopped_gang_at_the_head_waits_for_others_alone(world: World) -> None:
+    """Not for itself: what is reserved for its next start costs it nothing."""
+    world.runs("small", "node-0/0,1,2,3", running_timeout=600)
+    world.runs("large", "node-1/0,1,2,3,4,5", running_timeout=6000)
+    world.stopped("job", "node-0/4,5,6,7;node-1/0,1,2,3")
+    queue = world.backend.queue
+    assert queue is not None
+    head = planning.head_of_queue(queue.read(), queue, Site(backend=world.backend))
+    assert head is not None
+    assert {str(node) for node, _ in head.seats} == {"node-0"}
+    assert head.starts == NOW - 60 + 600
 
 
 def test_a_node_may_be_reserved_for_the_head_and_for_a_stopped_gang(world: World) -> None:
@@ -302,6 +322,30 @@ def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     assert f"\nReserved: {kept} queue\n" in shown
     assert str(why_view.explanation_json(found)["reserved"]).startswith(kept)
     assert why_view.explanation_json(world.why("head"))["reserved"] is None
+
+
+def test_a_dump_says_that_what_its_first_gang_would_reserve_counts_as_free(
+    world: World, tmp_path: Path
+) -> None:
+    """What waits for the next start of a gang is written on its job, so that it is known there."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.stopped("job", "node-0/0,1,2,3,4,5,6,7", gpus=8)
+    kinds = ("Node", "ConfigMap", "MPIJob")
+    dump = tmp_path / "dump.json"
+    items = [thing for kind in kinds for thing in world.api.all(kind)]
+    dump.write_text(json.dumps({"kind": "List", "items": items}))
+    state = engine_choice.read_state([str(dump)])
+    said = "1 gang waits in this dump: GPUs that the first of them would reserve count as free"
+    assert said in state.notes
+    planned = propose(world.job("new", 1, 8), None, namespace="default", cluster=state)
+    assert planned.refused is not None
+    assert planned.refused.why == (
+        "1 node (node-0): reserved for default/job; 1 node (node-1): not enough free GPUs"
+    )
+    world.end("job")
+    items = [thing for kind in kinds for thing in world.api.all(kind)]
+    dump.write_text(json.dumps({"kind": "List", "items": items}))
+    assert not any("waits" in note for note in engine_choice.read_state([str(dump)]).notes)
 
 
 def test_a_job_without_gputopology_is_not_in_the_queue(world: World) -> None:

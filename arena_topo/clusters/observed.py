@@ -705,10 +705,10 @@ class _Idle:
             foreign=use.foreign,
             holders=tuple(use.holdings()),
         )
-        for job, (gpus, unnamed) in use.reserved.items():
+        for job, (gpus, unnamed, since) in use.reserved.items():
             known = GPUSet(gpus & node.machine.everything)
             others = unnamed + count(gpus) - count(known)
-            node = node.reserve(job, known, unnamed=others, restart=True)
+            node = node.reserve(job, known, unnamed=others, since=since, restart=True)
         return node
 
 

@@ -39,7 +39,7 @@ from arena_topo.manifests import (
     STATE,
     reserves,
 )
-from arena_topo.manifests.annotations import parse_map, recorded_request
+from arena_topo.manifests.annotations import last_stop, parse_map, recorded_request
 from arena_topo.names import is_subdomain
 from arena_topo.notes import Note
 from arena_topo.topology import Taint, published
@@ -185,16 +185,19 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
 
     `workers` are tuples of index, node and GPUs; a worker holds at most `each` GPUs. Unless the
     GPUs are `exact`, the kubelet picks them. `reserved` are those that wait for its next start,
-    beyond the GPUs of `workers`.
+    beyond the GPUs of `workers`, `since` (Unix seconds) its stop; None if that is not known.
+    `waits`: it is in the queue of arena-topo, without a placement.
     """
 
     kind: ClassVar[str] = "MPIJob"
 
     workers: Workers = ()
     reserved: Workers = ()
+    since: float | None = None
     each: int = 0
     exact: bool = True
     suspended: bool = False
+    waits: bool = False
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -706,11 +709,16 @@ def _only_node(fields: list[Object]) -> str | None:
 
 def _job(mpijob: dict[str, Any]) -> JobRecord:
     meta = msgspec.convert(mpijob.get("metadata"), _Meta)
-    bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=is_suspended(mpijob))
-    notes = meta.annotations or {}
+    notes, suspended = meta.annotations or {}, is_suspended(mpijob)
     # A job that its queue has suspended holds no GPUs, even if its annotations record some.
-    idle = bare.suspended and suspender(mpijob) is not None
+    idle = suspended and suspender(mpijob) is not None
     state = notes.get(STATE, "")
+    bare = JobRecord(
+        name=meta.name,
+        namespace=meta.namespace or "",
+        suspended=suspended,
+        waits=suspended and not idle and state == "waiting",
+    )
     placed = reserves(state) and MAP in notes and not idle
     kept = RESERVED_ANNOTATION in notes and state not in {"", "held"} and not idle
     if not (placed or kept) or meta.deletion_timestamp is not None or job_over(mpijob):
@@ -733,6 +741,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         bare,
         workers=tuple(workers[:count]),
         reserved=_beyond(workers[:count], reserved[:count]),
+        since=None if (stop := last_stop(mpijob)) is None else stop.at,
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
         notes=(Note(bare.path, "larger placement", more),) if greedy else (),

@@ -44,14 +44,14 @@ class NodeUsage(msgspec.Struct, kw_only=True):
 
     `unattributed` counts GPUs in use whose indexes are unknown. `jobs` has the number of GPUs of
     each job, and of each pod without a job, by namespace and name; `named` are those of them whose
-    indexes are known. `reserved` are the GPUs that wait for the next start of each gang, and the
-    number of those without an index; they are not in use.
+    indexes are known. `reserved` are the GPUs that wait for the next start of each gang, the number
+    of those without an index, and since when; they are not in use.
     """
 
     known: list[tuple[GpuHolder, GPUSet]] = []
     jobs: Counter[str] = msgspec.field(default_factory=Counter)
     named: dict[str, GPUSet] = {}
-    reserved: dict[str, tuple[GPUSet, int]] = {}
+    reserved: dict[str, tuple[GPUSet, int, float | None]] = {}
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
@@ -65,11 +65,11 @@ class NodeUsage(msgspec.Struct, kw_only=True):
             self.named[job] = GPUSet(self.named.get(job, 0) | gpus)
         self.unattributed += max(0, size - count(gpus))
 
-    def reserve(self, job: str, size: int, gpus: GPUSet) -> None:
+    def reserve(self, job: str, size: int, gpus: GPUSet, since: float | None) -> None:
         """Reserve so many GPUs for the next start of a gang, `gpus` among them."""
-        named, others = self.reserved.get(job, (GPUSet(0), 0))
+        named, others, _ = self.reserved.get(job, (GPUSet(0), 0, since))
         others += max(0, size - count(gpus))
-        self.reserved[job] = GPUSet(named | gpus), others
+        self.reserved[job] = GPUSet(named | gpus), others, since
 
     def holdings(self) -> Iterator[Holding]:
         """The GPUs of each job here."""
@@ -120,7 +120,7 @@ def uses_of(
                 continue
             exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
             if kept:
-                uses[node].reserve("/".join(job.key), job.each, exact)
+                uses[node].reserve("/".join(job.key), job.each, exact, job.since)
             else:
                 uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
     return uses

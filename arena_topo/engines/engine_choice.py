@@ -15,8 +15,10 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import FORBIDDEN, AccessDenied, UsageError
 from arena_topo.files import STDIN
 from arena_topo.names import is_subdomain
+from arena_topo.words import counted
 
 if TYPE_CHECKING:
+    from arena_topo.clusters.records import Record, Unread
     from arena_topo.engines.kubernetes.admin import Administration
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, PoolRates, Software
@@ -192,15 +194,27 @@ def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluste
     have no node.
     """
     from arena_topo.clusters import dump, observed  # noqa: PLC0415  YAML, only for dumps
+    from arena_topo.clusters.records import JobRecord  # noqa: PLC0415  the same
 
-    source = ", ".join(paths)
-    cluster = observed.cluster(dump.read_dumps(paths), source=source, file=fabric)
+    source, waiting = ", ".join(paths), 0
+
+    def passing() -> Iterator[Record | Unread]:
+        nonlocal waiting
+        for item in dump.read_dumps(paths):
+            waiting += isinstance(item, JobRecord) and item.waits
+            yield item
+
+    cluster = observed.cluster(passing(), source=source, file=fabric)
     if not cluster.nodes:
         raise UsageError(
             f"{source}: the dump holds no nodes",
             why="; ".join(cluster.notes[:3]) or None,
             hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
         )
+    if waiting:
+        gangs = f"{counted(waiting, 'gang')} {'waits' if waiting == 1 else 'wait'}"
+        note = f"{gangs} in this dump: GPUs that the first of them would reserve count as free"
+        return replace(cluster, notes=(*cluster.notes, note))
     return cluster
 
 

@@ -276,7 +276,7 @@ def read_occupancy(
             elif isinstance(known, PodRecord) and known.node and (known.asks or known.claims):
                 pods[known.node].append(known)
             elif isinstance(known, JobRecord):
-                queued = queued or (known.suspended and not known.workers)
+                queued = queued or known.waits
             if known is not None:
                 yield known
 

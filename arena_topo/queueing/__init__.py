@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from arena_topo.solver import Placement, Request, Seats
 from arena_topo.solver.door import Follower, Solver
-from arena_topo.topology import Cluster, GPUSet, NodeName, count, gpu_set
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set
 
 Rank = tuple[int, float, tuple[str, ...]]
 """The place of a gang in the queue: priority, then age, then name; the smaller comes first."""
@@ -116,20 +116,30 @@ class Situation:
     def uses(self) -> Mapping[NodeName, tuple[JobUse, ...]]:
         """The jobs on each node."""
         jobs = {job.key: job for job in self.running}
-        uses: dict[NodeName, tuple[JobUse, ...]] = {}
-        for node in self.cluster.nodes:
-            reserved = ((held.job, held.gpus, held.unnamed) for held, _ in node.reservations())
-            holders = ((job, gpus, max(0, size - count(gpus))) for job, size, gpus in node.holders)
-            uses[node.name] = tuple(
-                JobUse(jobs[job], gpus, unnamed)
-                for job, gpus, unnamed in (*holders, *reserved)
+        uses = {
+            node.name: tuple(
+                JobUse(jobs[job], gpus, max(0, size - count(gpus)))
+                for job, size, gpus in node.holders
                 if job in jobs
+            )
+            for node in self.cluster.nodes
+        }
+        for node in self._reserved:
+            uses[node.name] += tuple(
+                JobUse(jobs[held.job], held.gpus, held.unnamed)
+                for held, _ in node.reservations()
+                if held.job in jobs
             )
         return uses
 
+    @cached_property
+    def _reserved(self) -> tuple[Node, ...]:
+        """The nodes with reserved GPUs."""
+        return tuple(node for node in self.cluster.nodes if node.reserved is not None)
+
     def seen_by(self, gang: str) -> Situation:
         """The situation of a gang (a key): what is reserved for its own next start is free."""
-        if all(job.key != gang for job in self.running):
+        if all(held.job != gang for node in self._reserved for held, _ in node.reservations()):
             return self
         nodes = tuple(node.unreserved_by(gang) for node in self.cluster.nodes)
         return replace(self, cluster=replace(self.cluster, nodes=nodes))
