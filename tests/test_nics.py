@@ -125,6 +125,23 @@ def test_a_node_of_an_instance_type_is_assumed_to_have_its_nics(told):
     assert machine["nicsAssumed"] == "instance type a3-megagpu-8g"
 
 
+def test_nodes_of_an_instance_type_have_its_plugin_between_them(arena, tmp_path):
+    """TCPX has no rows between hosts, so the range alone is wider."""
+    nodes = [node(name, **H100, **{INSTANCE: "a3-highgpu-8g"}) for name in "ab"]
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"kind": "List", "items": nodes}))
+    words = ["plan", "mpi", "--workers=2", "--gpus=8", "--rdma", "--gputopology", "-o=json"]
+    estimates = []
+    for plugin in (), ("--plugin=none",):
+        code, out, err = arena(*words, *plugin, "--state", str(state))
+        assert code == 0, err
+        estimates.append(json.loads(out)["bandwidth"])
+    ours, plain = estimates
+    assert ours["gbps"] == plain["gbps"]
+    assert ours["low"] == pytest.approx(0.45 * plain["low"], rel=0.01)
+    assert ours["high"] == plain["high"]
+
+
 def test_an_instance_type_of_another_size_says_nothing_of_a_node(told):
     machine, _err = told("a", node("a", 4, **{INSTANCE: "a3-megagpu-8g"}))
     assert machine["nics"] == []

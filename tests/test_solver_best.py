@@ -395,6 +395,18 @@ def test_a_proof_says_that_it_leaves_out_networks_of_unknown_rate(speed, left_ou
     assert not place(replace(request, max_nodes=1), on).proof.rated
 
 
+def test_a_proof_leaves_out_unknown_nics_that_are_as_fast_as_those_of_one_known_node():
+    """The known node needs a second one: a slow known one, or one whose NICs nobody knows."""
+    speeds = {"fast": 12.5, "slow": 3.0, "unknown": None}
+    on = cluster(*(node(name, with_nics(V100, 8, speed)) for name, speed in speeds.items()))
+    request = Request(workers=2, gpus=8, wire=Wire.RDMA)
+    answer = place(request, on)
+    assert set(answer.nodes) == {"fast", "slow"}
+    assert answer.proof.rated
+    known = [own for own in on.nodes if own.name != "unknown"]
+    assert not place(request, replace(on, nodes=tuple(known))).proof.rated
+
+
 def test_a_gang_of_several_models_is_valued_and_proven_over_nvlink_domains_and_other_nodes():
     """Two trays of a domain are one host, of all their NICs; an H100 node is the second."""
     tray, other = with_nics(TRAY, 4, 50.0), with_nics(QUAD_H100, 4, 50.0)

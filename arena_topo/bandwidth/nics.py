@@ -17,7 +17,7 @@ from arena_topo.bandwidth.rates import (
     pcie_generation_of,
     per_host,
 )
-from arena_topo.topology import GPUSet, LinkKind, Machine, Plugin, Software, count, members
+from arena_topo.topology import GPUSet, LinkKind, Machine, Plugin, count, members
 from arena_topo.topology.models import Model
 from arena_topo.topology.nics import NICs
 
@@ -116,7 +116,7 @@ def _sent(
     cards = [{card for gpu in members(gpus) for card in nics.nearest[gpu]} for gpus in pods]
     users = Counter(card for own in cards for card in own)
     generation = pcie_generation_of(machine)
-    by_software = _share_of_nics(machine.software, job, constants)
+    by_software = _share_of_nics(machine, job, constants)
     for gpus, own in zip(pods, cards, strict=True):
         sent = [0.0, 0.0, 0.0]
         for card in own:
@@ -143,10 +143,10 @@ def _sent(
         yield (sent[0], sent[1], sent[2]), notes
 
 
-def _share_of_nics(software: Software, job: Traffic, constants: Constants) -> _Range:
+def _share_of_nics(machine: Machine, job: Traffic, constants: Constants) -> _Range:
     """The part of what NICs usually send that the software of a machine lets through."""
-    plugin, unknown = software.plugin, 1.0
-    rows = constants.cxi if plugin is Plugin.CXI else None if software.gdr else constants.no_gdr
+    plugin, gdr, unknown = machine.software.plugin or machine.nics_plugin, machine.software.gdr, 1.0
+    rows = constants.cxi if plugin is Plugin.CXI else None if gdr else constants.no_gdr
     if plugin in UNMEASURED:
         unknown = fitted.UNKNOWN_PLUGIN
     if rows is None:

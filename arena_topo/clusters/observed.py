@@ -49,7 +49,6 @@ from arena_topo.topology import (
     Node,
     NodeGPUs,
     NodeName,
-    Software,
     calibrated,
     count,
     documents,
@@ -373,18 +372,20 @@ class _NodeSoftware:
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node with these labels, with its software."""
+        machine, software = known.machine, known.machine.software
         for at, entry in enumerate(self._entries):
             if not entry.label or labels.get(entry.label) == entry.value:
                 self._unused.pop(at, None)
-                return self._with(known, entry.software.beside(self._site))
-        return self._with(known, known.machine.software.beside(self._site))
-
-    def _with(self, known: NodeGPUs, software: Software) -> NodeGPUs:
-        if self._lacking is not None and self._lacking.fits(known.machine):
+                software = entry.software
+                break
+        software = software.beside(self._site)
+        if self._lacking is not None and self._lacking.fits(machine):
             self._lacking = None
-        if software == known.machine.software:
+        instance = presets.INSTANCES.get(presets.labelled_instance(labels))
+        plugin = None if instance is None else instance.plugin
+        if software == machine.software and plugin is None:
             return known
-        return replace(known, machine=replace(known.machine, software=software))
+        return replace(known, machine=replace(machine, software=software, nics_plugin=plugin))
 
     def notes(self) -> Iterable[Note]:
         """Notes on unused entries of the file."""

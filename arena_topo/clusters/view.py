@@ -212,7 +212,7 @@ def _shape(machine: Machine) -> object:
     return (
         *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.bandwidth)),
         *(machine.nvswitch, machine.pcie_generation, machine.knowledge, machine.nics_assumed),
-        machine.software,
+        *(machine.software, machine.nics_plugin),
         tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
     )
 

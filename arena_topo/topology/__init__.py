@@ -203,9 +203,10 @@ class Machine:
 
     `pcie_generation` is set only if a preset or the machine reports it, never guessed from the
     model. `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty
-    if the NICs were reported by the machine or given by a person. `bandwidth` is a published matrix
-    for display (GB/s); the solver does not use it. `measured_on` is the day and the version of NCCL
-    of its `measured` sets, "" if nobody recorded them.
+    if the NICs were reported by the machine or given by a person. `nics_plugin` is the network
+    plug-in without which NCCL has no RDMA over them, by the instance type. `bandwidth` is a
+    published matrix for display (GB/s); the solver does not use it. `measured_on` is the day and
+    the version of NCCL of its `measured` sets, "" if nobody recorded them.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Machine:
     links: Matrix
     nics: tuple[NIC, ...] = ()
     nics_assumed: str = ""
+    nics_plugin: Plugin | None = None
     nvswitch: bool = False
     pcie_generation: int | None = None
     knowledge: Knowledge = Knowledge.MEASURED
