@@ -5,7 +5,7 @@ contains its proof, a refusal its reasons as values. Other packages import from 
 `door` what searches.
 
     door            Solver: all answers about one cluster
-    gang            the search: bandwidth by bandwidth, level by level
+    search          the search: bandwidth by bandwidth, level by level
     index           the nodes by state, and the tree of network domains; follows changes
     classes         equivalence classes of nodes for a request
     domains         which domain of a level
@@ -13,10 +13,10 @@ contains its proof, a refusal its reasons as values. Other packages import from 
     selection       how many nodes of each class, and how full: fewest, then cheapest
     gpu_sets        the bandwidth of every set of GPUs of a machine
     loads           the value of a set of GPUs of a node for a job
-    valuing         the value of a placement: its hosts as NCCL counts them
+    valuation       the value of a placement: its hosts as NCCL counts them
     fragmentation   which of the equally good placements: packing or spreading
     explain         why a gang has no place, and the smallest change that gives it one
-    freeing         the smallest release: the GPUs or nodes that others would have to free
+    release         the smallest release: the GPUs or nodes that others would have to free
     baselines       schedulers that only count, for comparison
 
 This module has the request and the answers.
