@@ -188,6 +188,13 @@ def test_a_shortage_of_cpu_is_not_reported_as_a_shortage_of_gpus():
     )
 
 
+def test_pods_that_others_placed_are_a_job_to_wait_for():
+    world = cluster(node("a", V100, dedicated=True, foreign=True))
+    assert said(world, workers=1, gpus=4, min_bandwidth=60.0, blind=True) == (
+        "fits now with --min-bandwidth 9.97; or when a is free of other jobs"
+    )
+
+
 def test_gpus_that_are_not_healthy_are_not_waited_for():
     world = cluster(node("a", V100, 0b1, allocatable=gpu_set((0, 1, 2))))
     assert said(world, workers=3, gpus=1) == (

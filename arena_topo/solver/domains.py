@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop
 from typing import NamedTuple
 
 from arena_topo.solver.classes import (
@@ -187,40 +187,23 @@ class DomainSearch:
         """The domains in which so many nodes hold the gang, the most promising first.
 
         That is the fewest inner domains (a lower bound), then the cost of filling the largest
-        nodes, of which the last takes the rest, then the fewest free GPUs. Costs in the nearest
-        domains are bounded first, by the cheapest nodes of all of them: few are looked at.
+        nodes, of which the last takes the rest, then the fewest free GPUs.
         """
-        (rows, places), domains = self._rows.at(level), self.index.levels[level]
+        (_, places), domains = self._rows.at(level), self.index.levels[level]
         needed = self._rows.needed(level, demand.workers)
         holds = [nodes is not None and nodes <= demand.most for nodes in needed]
         possible = [domain for domain, at in zip(domains, places, strict=True) if holds[at]]
         if len(possible) <= MAX_DOMAINS_TRIED:
             yield from possible
             return
-        inner = [self._inner(level, domain, demand) for domain in possible]
-        exact = bool(domains[0].children)
-        if exact:
-            costs: Mapping[int, int] = self._costs(
-                level, [domain.at for domain in possible], demand
-            )
-        else:
-            bounds = [
-                self._filled(self._cheapest(row), demand) if held else 0
-                for row, held in zip(rows, holds, strict=True)
-            ]
-            costs = {domain.at: bounds[places[domain.at]] for domain in possible}
+        costs = self._costs(level, [domain.at for domain in possible], demand)
         queue = [
-            (least, costs[domain.at], domain.free, domain.at, exact)
-            for least, domain in zip(inner, possible, strict=True)
+            (self._inner(level, domain, demand), costs[domain.at], domain.free, domain.at)
+            for domain in possible
         ]
         heapify(queue)
         while queue:
-            least, _, free, at, exact = heappop(queue)
-            if exact:
-                yield domains[at]
-            else:
-                cost = self._filled(self._ranked(domains[at]), demand)
-                heappush(queue, (least, cost, free, at, True))
+            yield domains[heappop(queue)[-1]]
 
     def _inner(self, level: int, domain: Domain, demand: Demand) -> int:
         """A lower bound of the inner domains that hold the gang."""
@@ -230,31 +213,18 @@ class DomainSearch:
         held = max(self._rows.held(rows[places[child.at]], all_nodes) for child in domain.children)
         return -(-demand.workers // max(1, held))
 
-    def _filled(self, nodes: Iterable[tuple[int, int, Mapping[int, int]]], demand: Demand) -> int:
-        """The cost of filling so many nodes of these in their order: the last takes the rest.
-
-        Nodes come as their largest load, their number, and the costs of loads.
-        """
-        cost, left, workers = 0, demand.most, demand.workers
-        for load, number, prices in nodes:
-            if number >= left:
-                rest = workers - (left - 1) * load
-                return cost + (left - 1) * prices[load] + prices.get(rest, IMPOSSIBLE_COST)
-            cost += number * prices[load]
-            left -= number
-            workers -= number * load
-        return IMPOSSIBLE_COST
-
     def _costs(self, level: int, domains: Iterable[int], demand: Demand) -> Mapping[int, int]:
-        """The costs of filling the nodes of these domains in the order of `_ranked`."""
+        """The costs of filling so many nodes of each domain: the last takes the rest.
+
+        Nodes are filled class by class, in all domains at once, until the last one has enough.
+        """
+        homes, leaves, costs = self.index.homes(level), self.candidates.leaves, dict[int, int]()
         open_domains = dict.fromkeys(domains, (demand.most, demand.workers, 0))
-        costs: dict[int, int] = {}
-        paths = self.index.paths
         for of in self._rank:
             load, prices = self._possible[of][-1], self._prices[of]
             price = prices[load]
-            for leaf, number in self.candidates.leaves[of].items():
-                at = paths[leaf][level].at
+            for leaf, number in leaves[of].items():
+                at = homes[leaf]
                 if at not in open_domains:
                     continue
                 left, workers, cost = open_domains[at]
@@ -269,38 +239,15 @@ class DomainSearch:
                 break
         return costs | dict.fromkeys(open_domains, IMPOSSIBLE_COST)
 
-    def _ranked(self, domain: Domain) -> Iterator[tuple[int, int, Mapping[int, int]]]:
-        """The nodes of a domain, the largest first, of these the cheapest."""
-        counts = self.candidates.counts_in(domain.leaves)
-        rank = self._rank
-        for at in sorted([at for at in counts if at in rank], key=rank.__getitem__):
-            yield self._possible[at][-1], counts[at], self._prices[at]
-
     @cached_property
-    def _rank(self) -> dict[int, int]:
+    def _rank(self) -> list[int]:
         """The order of the classes: the largest capacity first, then the least cost of that."""
         own = [
             (-load, prices[load], at)
             for at, prices in self._prices.items()
             if (load := self._possible[at][-1]) in prices
         ]
-        return {at: place for place, (_, _, at) in enumerate(sorted(own))}
-
-    def _cheapest(self, row: Row) -> Iterator[tuple[int, int, Mapping[int, int]]]:
-        """As many nodes, each with the least cost of any node of its largest load."""
-        for load, number in zip(self._rows.capacities, row, strict=True):
-            if number:
-                yield load, number, self._least_prices[load]
-
-    @cached_property
-    def _least_prices(self) -> dict[int, dict[int, int]]:
-        """The least cost of each load of a node, by its largest load."""
-        least: dict[int, dict[int, int]] = {load: {} for load in self._rows.capacities}
-        for at, possible in self._possible.items():
-            known = least[possible[-1]]
-            for load, price in self._prices[at].items():
-                known[load] = min(price, known.get(load, price))
-        return least
+        return [at for _, _, at in sorted(own)]
 
     def _nested(self, level: int, domain: Domain, demand: Demand) -> Sequence[int]:
         """The leaves of the fewest inner domains that hold the gang, chosen level by level."""

@@ -1,7 +1,7 @@
 """Explanation of a refusal: why a gang has no place, and the smallest change that gives it one.
 
 Each limit of a request is a row of a table: what relaxes it, the smallest change first. Changes are
-tried by counting (`gang.Search.fits`), and a number in an answer is the largest or smallest that
+tried by counting (`search.Search.fits`), and a number in an answer is the largest or smallest that
 fits. What others could free instead is a knapsack (`release`). No change is tried by placing the
 gang.
 """

@@ -147,6 +147,7 @@ class Index:
         self.levels: dict[int, list[Domain]] = {
             level: [] for level in range(CLUSTER_LEVEL, len(self.fabric.tiers))
         }
+        self._homes: dict[int, Sequence[int]] = {}
         self.paths: list[tuple[Domain, ...]] = [()] * len(ordered)
         """The domains of each leaf, coarse to near."""
         self.whole = self._domain(ordered, 0, CLUSTER_LEVEL)
@@ -312,6 +313,13 @@ class Index:
             parts.setdefault((group, None), group)
         left = {key: part for key, part in parts.items() if part.nodes}
         return left, lambda name: parts[of(name), marks.get(name)]
+
+    def homes(self, level: int) -> Sequence[int]:
+        """The position of the domain of each leaf among those of a tier."""
+        homes = self._homes.get(level)
+        if homes is None:
+            homes = self._homes[level] = [path[level].at for path in self.paths]
+        return homes
 
     def names(self, leaf: int) -> Sequence[NodeName]:
         """The nodes of a leaf in the order of their names."""

@@ -262,7 +262,6 @@ class Loads:
         _, nearness, _, nearest = min(fast, key=operator.itemgetter(0, 1, 2))
         return min(own for _, _, own, _ in fast) * NEARNESS + nearness, nearest
 
-    @remembered
     def prices(
         self, cost: PackingCost, free: GPUSet, workers: tuple[int, ...], floor: Floor
     ) -> dict[int, int]:

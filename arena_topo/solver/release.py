@@ -428,7 +428,7 @@ def _recovery(node: Node) -> tuple[str, ...]:
     """The states that a node must reach to be usable."""
     if node.unavailable is not None:
         return ("uncordoned",) if node.unavailable == CORDONED else ("ready",)
-    used = node.free_count < node.healthy_count
+    used = node.foreign or node.free_count < node.healthy_count
     used = used or (node.cpu, node.memory) != (node.all_cpu, node.all_memory)
     states = {"free of other jobs": used, "healthy": node.unhealthy_count > 0}
     return tuple(state for state, needed in states.items() if needed)
