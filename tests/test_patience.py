@@ -271,6 +271,22 @@ def test_submit_wait_ends_the_patience_itself(world) -> None:
     assert here.nodes("gang") == {"node-0"}
 
 
+def test_a_controller_knows_the_network_by_the_same_file_as_the_submitter(world, tmp_path) -> None:
+    """Without it the controller would end the wait at once, as it knows no rate."""
+    here = world(2, fabric=TCP)
+    two_halves(here)
+    a_lease(here)
+    here.submit("gang", workers=8)
+    network = tmp_path / "net.yaml"
+    network.write_text("levels: []\nbeyondGBps: 1.25\n")
+    for words, runs in (([f"--fabric={network}"], False), ([], True)):
+        line = ["controller", "--once", "--kubeconfig", here.config, *words]
+        with here.cluster.running():
+            done = program.run(line, env=os.environ)
+        assert done.returncode == 0, done.stderr
+        assert here.runs("gang") is runs
+
+
 def test_resume_starts_a_patient_gang_wherever_it_fits(world) -> None:
     here = world(2, fabric=TCP)
     two_halves(here)

@@ -11,6 +11,7 @@ import typer
 from arena_topo.cli.arguments import (
     DOCUMENTS,
     PANEL,
+    FabricFlag,
     Output,
     OutputFlag,
     PerhapsName,
@@ -23,7 +24,7 @@ from arena_topo.cli.interrupt_message import coming_back
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine
+from arena_topo.cli.targets import namespace_of, network_of_option, open_engine
 from arena_topo.engines import engine_choice
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word
@@ -292,6 +293,7 @@ def controller(
         ),
     ] = False,
     once: Annotated[bool, Flag(help="Look at the queue once, and end.", panel=PANEL)] = False,
+    fabric: FabricFlag = "",
 ) -> None:
     """Run the controller: start waiting jobs in order, repair running ones.
 
@@ -300,10 +302,13 @@ def controller(
     Examples:
       # One round, for a CronJob
       controller --once
+
+      # With the speed of the network, which decides what a job waits for
+      controller --fabric fabric.yaml
     """
     from arena_topo.admin import controller as loop  # noqa: PLC0415 - for this command only
 
-    backend = open_engine(session)
+    backend = open_engine(session, fabric=network_of_option(fabric))
     back = f"{PROGRAM} controller; all it knows is written on the jobs"
     with coming_back(session.console, back, "The jobs go on."):
         loop.run_controller(backend, ack=ack, once=once, tell=session.console.event)

@@ -109,14 +109,21 @@ class ClusterReader:
         self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
     ) -> ClusterReading:
         """Build the cluster as `cluster` does, with its sources."""
+        by_type: dict[type, list[Any]] = defaultdict(list)
+        for item in objects:
+            by_type[type(item)].append(item)
         records: dict[str, list[Any]] = defaultdict(list)
         unread: list[Note] = []
-        for item in objects:
-            entry = item if isinstance(item, Record | Unread) else record_of(item)
-            if isinstance(entry, Unread):
-                unread.append(entry.note)
-            elif entry is not None:
-                records[entry.kind].append(entry)
+        for form, items in by_type.items():
+            if issubclass(form, Record):
+                records[form.kind] += items
+                continue
+            for item in items:
+                entry = item if isinstance(item, Unread) else record_of(item)
+                if isinstance(entry, Unread):
+                    unread.append(entry.note)
+                elif entry is not None:
+                    records[entry.kind].append(entry)
         static = [entry for kind in _STATIC for entry in records[kind.kind]]
         if self._inventory is None or not self._inventory.is_of(static):
             self._inventory = _Inventory(static, records, self._file)

@@ -97,13 +97,13 @@ class Real:
         return self.config(token=self.kubectl("create", "token", name, "-n", namespace).strip())
 
     @contextmanager
-    def controller(self) -> Iterator[Path]:
+    def controller(self, *words: str, name: str = "controller") -> Iterator[Path]:
         """The controller as its service account, for as long as the block runs; its log."""
         config = self.account(install.CONTROLLER, install.SYSTEM)
-        log = self.home / "controller.log"
+        log = self.home / f"{name}.log"
         with log.open("wb") as told:
             process = subprocess.Popen(
-                [sys.executable, "-m", "arena_topo", "controller"],
+                [sys.executable, "-m", "arena_topo", "controller", *words],
                 env=self.env(config),
                 stdout=told,
                 stderr=subprocess.STDOUT,

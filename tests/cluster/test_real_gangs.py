@@ -69,6 +69,115 @@ def test_gangs_that_wait_are_started_in_their_turn(cluster: Real):
         cluster.until(lambda: cluster.exact("third"), "the younger one starts after it")
 
 
+def on(node: str) -> str:
+    """The flag that sends a job to a machine."""
+    return f"--selector=kubernetes.io/hostname={node}"
+
+
+def network(cluster: Real) -> str:
+    """The flag that gives the speed of the network: without it nobody waits for a machine."""
+    path = cluster.home / "fabric.json"
+    path.write_text(json.dumps({"levels": [], "beyondGBps": 1.25}))
+    return f"--fabric={path}"
+
+
+def halved(cluster: Real) -> None:
+    """Two machines, each with a job on half of it: `a` on node-0, `b` on node-1."""
+    cluster.machines(2)
+    for name, node in (("a", "node-0"), ("b", "node-1")):
+        assert cluster.arena(*words(name, 1, 4, on(node))).code == 0
+    cluster.until(lambda: cluster.exact("a") and cluster.exact("b"), "half of each is in use")
+
+
+def at_work(cluster: Real, log: Path) -> None:
+    """Wait until a controller has the Lease."""
+    cluster.until(lambda: "is at work" in log.read_text(), "the controller is at work")
+
+
+def test_a_patient_gang_waits_for_one_machine_and_the_end_of_its_patience(cluster: Real):
+    halved(cluster)
+    tcp = network(cluster)
+    with cluster.controller(tcp) as log:
+        at_work(cluster, log)
+        for name, hours in (("brief", "12s"), ("long", "24h")):
+            done = cluster.arena(*words(name, 8, 1, tcp, f"--patience={hours}"))
+            assert done.code == 0, done.err
+            assert not cluster.planned(name)
+            if name == "brief":
+                said = json.loads(cluster.arena("get", "brief", "-o=json").out)
+                assert said["waitsFor"]["place"] == "one node"
+                assert said["until"] == pytest.approx(time.time() + 12, abs=60)
+        cluster.until(lambda: cluster.exact("brief"), "its patience has ended")
+        assert set(cluster.bound("brief").values()) == {"node-0", "node-1"}
+        cluster.arena("delete", "brief")
+        cluster.arena("delete", "a")
+        cluster.until(lambda: cluster.exact("long"), "one machine is free")
+        assert set(cluster.bound("long").values()) == {"node-0"}
+
+
+def test_without_a_controller_a_gang_starts_at_once_but_for_submit_wait(cluster: Real):
+    halved(cluster)
+    tcp = network(cluster)
+    done = cluster.arena(*words("now", 8, 1, tcp, "--patience=1h"))
+    assert done.code == 0, done.err
+    assert "one node" in done.err
+    cluster.until(lambda: cluster.exact("now"), "it starts at once")
+    assert set(cluster.bound("now").values()) == {"node-0", "node-1"}
+    cluster.arena("delete", "now")
+    cluster.until(lambda: not cluster.bound("now"), "its GPUs are free")
+    lasts = "--annotation=test.arena-topo.io/lasts=1s"
+    started = time.monotonic()
+    done = cluster.arena(*words("stays", 8, 1, tcp, "--patience=6s", "--wait", lasts))
+    assert done.code == 0, done.err
+    assert "waits for" in done.err
+    assert time.monotonic() - started >= 6
+
+
+def test_priority_comes_before_age_and_a_second_controller_takes_over(cluster: Real):
+    cluster.machines(1)
+    high = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": f"high-{cluster.live.namespace}"},
+        "value": 10,
+    }
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    cluster.called("POST", path, high)
+    try:
+        assert cluster.arena(*words("first", 1, 8)).code == 0
+        cluster.until(lambda: cluster.exact("first"), "the machine is in use")
+        assert cluster.arena(*words("old", 1, 8)).code == 0
+        urgent = words("urgent", 1, 8, f"--priority={high['metadata']['name']}")
+        assert cluster.arena(*urgent).code == 0
+        with cluster.controller(name="second") as second:
+            with cluster.controller() as log:
+                cluster.until(
+                    lambda: "is at work" in log.read_text() + second.read_text(),
+                    "a controller is at work",
+                )
+                cluster.arena("delete", "first")
+                cluster.until(lambda: cluster.exact("urgent"), "the urgent gang starts")
+                assert not cluster.planned("old")
+            # One is left; which of them had the Lease does not matter.
+            cluster.arena("delete", "urgent")
+            cluster.until(lambda: cluster.exact("old"), "the other controller goes on")
+    finally:
+        cluster.live.call("DELETE", f"{path}/{high['metadata']['name']}")
+
+
+def test_who_ends_before_the_first_could_start_passes_it(cluster: Real):
+    """Half of a machine is free; the other half is by its --running-timeout in ten minutes."""
+    cluster.machines(1)
+    assert cluster.arena(*words("runs", 1, 4, "--running-timeout=10m")).code == 0
+    cluster.until(lambda: cluster.exact("runs"), "half of the machine is in use")
+    assert cluster.arena(*words("head", 1, 8)).code == 0
+    for name, limit, passes in (("long", "1h", False), ("short", "2m", True)):
+        assert cluster.arena(*words(name, 1, 4, f"--running-timeout={limit}")).code == 0
+        assert bool(cluster.planned(name)) is passes
+    cluster.until(lambda: cluster.exact("short"), "it runs beside the reservation")
+    assert json.loads(cluster.arena("get", "long", "-o=json").out)["reservedBy"].endswith("/head")
+
+
 def test_reservations_read_the_same_in_plan_submit_and_why(cluster: Real):
     """Half of a machine is free, and reserved for a gang that needs both machines whole."""
     cluster.machines(2)
