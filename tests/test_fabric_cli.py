@@ -257,7 +257,9 @@ def test_the_local_engine_refuses_facts_of_a_site(arena: Run):
         "plan", "mpi", *gang(2), "--backend=local", "--emulate=dgx-1-v100:2", "--no-gdr", "c"
     )
     assert code == 2
-    assert err.startswith("error: --no-p2p, --no-gdr or --plugin is not for the local engine\n")
+    assert err.startswith(
+        "error: --no-p2p, --no-gdr, --plugin or --calibration is not for the local engine\n"
+    )
 
 
 def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tmp_path: Path):
