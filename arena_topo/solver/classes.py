@@ -27,7 +27,7 @@ from arena_topo.topology import CORDONED, GPUSet, Node, NodeName, count
 MOST_CLASSES = 1 << 13
 """The most classes of nodes that searches share, on whatever cluster."""
 
-CACHED_TABLES = 128
+MOST_VALUE_TABLES = 128
 """The most tables of their values, by what a request asks for."""
 
 MOST_LIMITED = 8
@@ -225,19 +225,19 @@ class Table(dict[NodeClass, _Value]):
         return value
 
 
-@lru_cache(maxsize=CACHED_TABLES)
+@lru_cache(maxsize=MOST_VALUE_TABLES)
 def speeds_of(terms: Terms) -> Mapping[NodeClass, tuple[float, ...]]:
     """`NodeClass.speeds` of all classes."""
     return Table(lambda nodes: nodes.speeds(terms))
 
 
-@lru_cache(maxsize=CACHED_TABLES)
+@lru_cache(maxsize=MOST_VALUE_TABLES)
 def assumed_of(terms: Terms) -> Mapping[NodeClass, bool]:
     """`NodeClass.assumed` of all classes."""
     return Table(lambda nodes: nodes.assumed(terms))
 
 
-@lru_cache(maxsize=CACHED_TABLES)
+@lru_cache(maxsize=MOST_VALUE_TABLES)
 def prices_of(floor: Floor) -> Mapping[NodeClass, Mapping[int, int]]:
     """`NodeClass.prices` of all classes."""
     return Table(lambda nodes: nodes.prices(floor))
