@@ -1,6 +1,7 @@
 """A trace of jobs on a cluster, under several policies.
 
 traces      traces of clusters as they are published, and generated ones
+dumps       the cluster and the running jobs of dumps
 emulation   known machines on a network that somebody chose -> a cluster
 request     what the request on the command line means -> a plan
 cases       the values: traces, cases to replay, and what became of the jobs
@@ -10,6 +11,7 @@ replay      what starts when and where, event by event
 running     all replays of a simulation, perhaps in several processes
 measures    what a replay measured, and differences between replays
 view        a simulation as text, as JSON and as CSV
+picture     a simulation as SVG and as HTML
 command     the command
 """
 
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from arena_topo.bandwidth import Wire
-from arena_topo.cli.arguments import option
+from arena_topo.cli.arguments import FabricFlag, option
 
 
 class ReplayPolicy(StrEnum):
@@ -55,8 +57,19 @@ class SimulationRequest:
         excludes=("TRACE",),
     )
     nodes: str = option(
-        "", "The cluster: 64xdgx-1-v100, or several kinds with commas.", "COUNTxPRESET,..."
+        "",
+        "The cluster: 64xdgx-1-v100, or several kinds with commas.",
+        "COUNTxPRESET,...",
+        excludes=("--state",),
     )
+    state: tuple[str, ...] = option(
+        (),
+        "The cluster of this dump of kubectl get -o json, with the jobs that run there; repeat for"
+        " more.",
+        "FILE",
+        completes="files",
+    )
+    fabric: FabricFlag = ""
     policy: str = option(
         "pack",
         "Who chooses GPUs: the solver (pack, spread, adaptive) or a scheduler that counts"
@@ -86,7 +99,9 @@ class SimulationRequest:
     window: str = option(
         "20%-80%", "Measure the jobs between these shares of the submissions.", "FROM-TO"
     )
-    network: Wire = option(Wire.RDMA, "The network between the nodes.")
+    network: Wire = option(
+        Wire.RDMA, "The transport between nodes, and with --nodes their network."
+    )
     durations: Durations = option(
         Durations.BEST,
         "What a duration in the trace is: that of the best placement, or that of any (as-run).",

@@ -336,11 +336,13 @@ class _Replay:
     def _hold(self, held: HeldJob) -> None:
         """A job of the dump has its GPUs until it ends."""
         gang = _Gang(-1 - len(self.running), 0.0, ())
-        running = Running(key=_key(gang.index), started=-held.age, timeout=held.timeout)
+        started = None if held.age is None else -held.age
+        running = Running(key=_key(gang.index), started=started)
         gang.places = held.places
         self.running[running.key] = running, gang
         self._take(gang)
-        heapq.heappush(self.events, (running.remaining(0.0), _END, gang.index))
+        if started is not None:
+            heapq.heappush(self.events, (running.remaining(0.0), _END, gang.index))
 
     # The queue
 

@@ -58,7 +58,9 @@ def figures(processes: int) -> Iterator[tuple[str, ...]]:
         cases = sorted(
             dict.fromkeys((*rule_cases, *policy_cases)), key=lambda case: case.load or 0.0
         )
-        plan = SimulationPlan(source=Poisson(jobs=JOBS), rules=rules, cases=tuple(cases))
+        plan = SimulationPlan(
+            source=Poisson(jobs=JOBS), rules=rules, cases=tuple(cases), network=""
+        )
         simulation = Simulation(plan=plan)
         simulate_plan(simulation, processes=processes, keep_jobs=False, tell=lambda _: None)
         settings = list(by_setting(simulation.runs).values())
