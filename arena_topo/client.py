@@ -386,7 +386,7 @@ class Client:
         the same time are forked processes: 1 in `request.processes` replays in this one. UsageError
         for an invalid trace or request.
         """
-        simulation = Simulation(plan=plan_of(trace, request))
+        simulation = Simulation(plan=plan_of(trace, request, self.options.fabric))
         simulate_plan(
             simulation,
             processes=request.processes or usable_processors(),

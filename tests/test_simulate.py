@@ -125,7 +125,7 @@ def test_the_trace_may_come_from_standard_input():
         (("--generate", "poisson:x", *NODES, "--load", "1"), "error: --generate poisson:x: expect"),
         (("TRACE", "--generate", "poisson:9", *NODES), "error: --generate and TRACE exclude each"),
         (("TRACE", *NODES, "--state", "x"), "error: --nodes and --state exclude each other"),
-        (("TRACE", *NODES, "--fabric", "x"), "error: --fabric needs --state"),
+        (("TRACE", *NODES, "--fabric", "RACKS"), "error: --fabric needs --state"),
         (("TRACE", "--state", "none.json"), "error: none.json: cannot"),
         (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
         (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
@@ -146,7 +146,9 @@ def test_the_trace_may_come_from_standard_input():
     ],
 )
 def test_lines_that_make_no_sense_are_refused(simulate, jobs, argv, message):
-    code, out, err = simulate(*(jobs if word == "TRACE" else word for word in argv))
+    racks = Path(__file__).parent / "dumps" / "racks.yaml"
+    files = {"TRACE": jobs, "RACKS": str(racks)}
+    code, out, err = simulate(*(files.get(word, word) for word in argv))
     assert (code, out) == (2, "")
     assert err.startswith(message)
 

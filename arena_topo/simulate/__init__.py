@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from arena_topo.bandwidth import Wire
-from arena_topo.cli.arguments import FabricFlag, option
+from arena_topo.flag import flag
+
+_option = partial(flag, panel="Options")
 
 
 class ReplayPolicy(StrEnum):
@@ -50,27 +53,26 @@ class Durations(StrEnum):
 class SimulationRequest:
     """The request of a simulation on the command line."""
 
-    generate: str = option(
+    generate: str = _option(
         "",
         "Draw jobs in place of TRACE, for each seed: poisson:2000 is 2,000 jobs.",
         "poisson:JOBS",
         excludes=("TRACE",),
     )
-    nodes: str = option(
+    nodes: str = _option(
         "",
         "The cluster: 64xdgx-1-v100, or several kinds with commas.",
         "COUNTxPRESET,...",
         excludes=("--state",),
     )
-    state: tuple[str, ...] = option(
+    state: tuple[str, ...] = _option(
         (),
         "The cluster of this dump of kubectl get -o json, with the jobs that run there; repeat for"
         " more.",
         "FILE",
         completes="files",
     )
-    fabric: FabricFlag = ""
-    policy: str = option(
+    policy: str = _option(
         "pack",
         "Who chooses GPUs: the solver (pack, spread, adaptive) or a scheduler that counts"
         " (first-fit, random, best-fit).",
@@ -78,7 +80,7 @@ class SimulationRequest:
         choices=tuple(ReplayPolicy),
         completes="choices",
     )
-    queue: str = option(
+    queue: str = _option(
         "gpu-hours",
         "What the head of the queue reserves: GPUs where the fewest gpu-hours are missing, or the"
         " fewest gpus, those of the emptied cluster, none, or all (strict).",
@@ -86,29 +88,29 @@ class SimulationRequest:
         choices=QUEUE_NAMES,
         completes="choices",
     )
-    patience: str = option(
+    patience: str = _option(
         "24h", "How long gangs wait for a third of their best bandwidth.", "DURATION,..."
     )
-    load: str = option(
+    load: str = _option(
         "",
         "GPU time asked for over GPU time there is: stretches the times of submission"
         " (default those of the trace).",
         "SHARE,...",
     )
-    seeds: int = option(1, "How often chance is drawn: workloads, random, --generate.", at_least=1)
-    window: str = option(
+    seeds: int = _option(1, "How often chance is drawn: workloads, random, --generate.", at_least=1)
+    window: str = _option(
         "20%-80%", "Measure the jobs between these shares of the submissions.", "FROM-TO"
     )
-    network: Wire = option(
+    network: Wire = _option(
         Wire.RDMA, "The transport between nodes, and with --nodes their network."
     )
-    durations: Durations = option(
+    durations: Durations = _option(
         Durations.BEST,
         "What a duration in the trace is: that of the best placement, or that of any (as-run).",
     )
-    speed: str = option(
+    speed: str = _option(
         "", "How fast GPU models are beside the others: A100=2.5,H100=6.", "MODEL=FACTOR,..."
     )
-    processes: int = option(
+    processes: int = _option(
         0, "Replays at the same time (default the processors that may be used).", at_least=0
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
-from arena_topo.cli.arguments import Output, format_document, output
+from arena_topo.cli.arguments import FabricFlag, Output, format_document, output
 from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
+from arena_topo.cli.targets import network_of_option
 from arena_topo.flag import Word
 from arena_topo.simulate import SimulationRequest
 from arena_topo.words import counted
@@ -30,6 +31,7 @@ def simulate_command(
     source: Annotated[str, Word("[TRACE]", "files")],
     session: Session,
     request: SimulationRequest,
+    fabric: FabricFlag = "",
     output_format: _OutputFlag = Output.TABLE,
 ) -> None:
     """Replay a trace of jobs on a cluster, to compare policies, queue rules and patience.
@@ -49,7 +51,7 @@ def simulate_command(
     from arena_topo.simulate import request as asked  # noqa: PLC0415 - not for help
     from arena_topo.simulate import running  # noqa: PLC0415 - as above
 
-    plan = asked.plan_of(source, request)
+    plan = asked.plan_of(source, request, network_of_option(fabric, request.state))
     simulation = running.Simulation(plan=plan)
     try:
         _run(session, simulation, request, keep_jobs=output_format is Output.CSV)

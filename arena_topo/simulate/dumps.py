@@ -8,24 +8,26 @@ from dataclasses import replace
 
 from arena_topo.clusters import dump, observed
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord
-from arena_topo.engines.engine_choice import read_network
 from arena_topo.errors import UsageError
 from arena_topo.simulate.cases import HeldJob
 from arena_topo.topology import Cluster, GPUSet, NodeName, count
+from arena_topo.topology.fabric import FabricFile
 
 
-def read_running_cluster(paths: Sequence[str], fabric: str) -> tuple[Cluster, tuple[HeldJob, ...]]:
+def read_running_cluster(
+    paths: Sequence[str], fabric: FabricFile | None
+) -> tuple[Cluster, tuple[HeldJob, ...]]:
     """The cluster of dumps without any pod, and what runs on it, with the time since its start.
 
     Nodes that take no pods are left out. The newest start of a pod counts as now. UsageError if the
     dumps have no usable GPU.
     """
-    source, file = ", ".join(paths), read_network(fabric, paths)
+    source = ", ".join(paths)
     records = list(dump.read_dumps(paths))
-    busy = observed.cluster(records, source=source, file=file)
+    busy = observed.cluster(records, source=source, file=fabric)
     used = (PodRecord, JobRecord, ClaimRecord)
     idle = observed.cluster(
-        (record for record in records if not isinstance(record, used)), source=source, file=file
+        (record for record in records if not isinstance(record, used)), source=source, file=fabric
     )
     nodes = tuple(node for node in idle.nodes if node.unavailable is None and node.shared is None)
     if not any(node.free_count for node in nodes):

@@ -9,12 +9,12 @@ from typing import TypeVar
 from arena_topo.errors import InvalidValue, UsageError, near
 from arena_topo.job import Duration
 from arena_topo.simulate import Durations, ReplayPolicy, SimulationRequest
-from arena_topo.simulate.dumps import read_running_cluster
 from arena_topo.simulate.emulation import NETWORKS, emulated_cluster
 from arena_topo.simulate.replay import QUEUE_RULES, ReplayRules
 from arena_topo.simulate.running import SimulationPlan, cases_of
 from arena_topo.simulate.traces import Poisson, read_trace
 from arena_topo.topology import BEYOND, Cluster
+from arena_topo.topology.fabric import FabricFile
 from arena_topo.topology.models import MODELS
 
 _Value = TypeVar("_Value")
@@ -27,8 +27,13 @@ MAX_SEEDS, MAX_LOAD = 1_000, 10.0
 """The most seeds, and the largest load."""
 
 
-def plan_of(trace: str, request: SimulationRequest) -> SimulationPlan:
-    """The plan of a simulation; UsageError for an invalid request."""
+def plan_of(
+    trace: str, request: SimulationRequest, fabric: FabricFile | None = None
+) -> SimulationPlan:
+    """The plan of a simulation; UsageError for an invalid request.
+
+    `fabric` is the network between the nodes of a dump.
+    """
     if bool(trace) == bool(request.generate):
         raise UsageError(
             "no trace is named" if not trace else "a trace and --generate exclude each other",
@@ -39,7 +44,7 @@ def plan_of(trace: str, request: SimulationRequest) -> SimulationPlan:
             "no cluster is named",
             hint="give --nodes 64xdgx-1-v100, or --state FILE of your cluster",
         )
-    if request.fabric and not request.state:
+    if fabric is not None and not request.state:
         raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
     if request.seeds > MAX_SEEDS:
         raise UsageError(f"--seeds {request.seeds}: there can be 1 to {MAX_SEEDS:,}")
@@ -47,7 +52,11 @@ def plan_of(trace: str, request: SimulationRequest) -> SimulationPlan:
     if request.generate and loads == (None,):
         raise UsageError("--generate needs --load", hint="add --load 0.8")
     if request.state:
-        cluster, held = read_running_cluster(request.state, request.fabric)
+        from arena_topo.simulate.dumps import (  # noqa: PLC0415 - YAML, only for dumps
+            read_running_cluster,
+        )
+
+        cluster, held = read_running_cluster(request.state, fabric)
         network = f"{request.network.upper()}, {network_text(cluster)}"
     else:
         cluster, held = emulated_cluster(request.nodes, request.network), ()
