@@ -63,6 +63,10 @@ from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
 from arena_topo.reasons.seen import SeenJob, explained, look
+from arena_topo.simulate import SimulationRequest
+from arena_topo.simulate import view as simulation_view
+from arena_topo.simulate.request import plan_of
+from arena_topo.simulate.running import Simulation, simulate_plan, usable_processors
 from arena_topo.topology import Cluster, Machine
 from arena_topo.topology import presets as known_machines
 
@@ -384,6 +388,22 @@ class Client:
         with self._opened() as backend:
             return backend.cluster()
 
+    def simulate(self, trace: str = "", *, request: SimulationRequest) -> Simulation:
+        """Replay the trace in a file, or a generated one, on a cluster that need not exist.
+
+        `request` has the flags of the command; nothing is asked of an engine. Replays that run at
+        the same time are forked processes: 1 in `request.processes` replays in this one. UsageError
+        for an invalid trace or request.
+        """
+        simulation = Simulation(plan=plan_of(trace, request, self.options.fabric))
+        simulate_plan(
+            simulation,
+            processes=request.processes or usable_processors(),
+            keep_jobs=True,
+            tell=lambda _: None,
+        )
+        return simulation
+
     def check(self) -> CheckReport:
         """The missing features and rights for placed jobs; UsageError on the local engine."""
         with self._opened() as backend:
@@ -566,6 +586,7 @@ _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
     Overview: top_view.nodes_json,
     CheckReport: admin_view.report_value,
     Inspection: admin_view.inspection_value,
+    Simulation: simulation_view.simulation_json,
     Cluster: fabric.network_json,
     Machine: tables.machine_value,
 }

@@ -9,10 +9,13 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
+import jsonschema
 import program
 import pytest
 
+import arena_topo
 from arena_topo import cli
 
 TRACE = """job_id,submit_s,duration_s,gpus
@@ -121,6 +124,9 @@ def test_the_trace_may_come_from_standard_input():
         (("--generate", "poisson:9", *NODES), "error: --generate needs --load"),
         (("--generate", "poisson:x", *NODES, "--load", "1"), "error: --generate poisson:x: expect"),
         (("TRACE", "--generate", "poisson:9", *NODES), "error: --generate and TRACE exclude each"),
+        (("TRACE", *NODES, "--state", "x"), "error: --nodes and --state exclude each other"),
+        (("TRACE", *NODES, "--fabric", "RACKS"), "error: --fabric needs --state"),
+        (("TRACE", "--state", "none.json"), "error: none.json: cannot"),
         (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
         (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
         (("TRACE", *NODES, "--policy", "pakc"), "error: --policy is invalid"),
@@ -140,9 +146,57 @@ def test_the_trace_may_come_from_standard_input():
     ],
 )
 def test_lines_that_make_no_sense_are_refused(simulate, jobs, argv, message):
-    code, out, err = simulate(*(jobs if word == "TRACE" else word for word in argv))
+    racks = Path(__file__).parent / "dumps" / "racks.yaml"
+    files = {"TRACE": jobs, "RACKS": str(racks)}
+    code, out, err = simulate(*(files.get(word, word) for word in argv))
     assert (code, out) == (2, "")
     assert err.startswith(message)
+
+
+def running(name: str, group: str, started: str | None) -> dict[str, object]:
+    """A pod on the GPUs of a node of the dump."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-worker-0",
+            "namespace": "a",
+            "annotations": {"topology.kubernetes.io/gpu-group": group, "arena-topo.io/format": "1"},
+        },
+        "spec": {
+            "nodeName": "dgx-0",
+            "containers": [
+                {"name": "c", "resources": {"limits": {"nvidia.com/gpu": len(group.split(","))}}}
+            ],
+        },
+        "status": {"phase": "Running", **({"startTime": started} if started else {})},
+    }
+
+
+def test_jobs_of_a_dump_hold_their_gpus_for_as_long_again(simulate, tmp_path):
+    dump = json.loads((Path(__file__).parent / "dumps" / "two-dgx-1.json").read_text())
+    nodes = [item for item in dump["items"] if item["kind"] == "Node"]
+    pods = [
+        running("old", "0,1,2,3", "2026-01-01T00:00:00Z"),
+        running("new", "4,5", "2026-01-01T01:00:00Z"),
+    ]
+    state, trace = tmp_path / "state.json", tmp_path / "jobs.csv"
+    state.write_text(json.dumps({**dump, "items": [*nodes, *pods]}))
+    trace.write_text("job_id,submit_s,duration_s,gpus\na,0,60,16\nb,1,60,8\n")
+    line = (str(trace), "--state", str(state), *WHOLE)
+    code, out, _ = simulate(*line, "--queue", "none", "-o", "csv")
+    assert code == 0
+    starts = {row["job_id"]: row["start_s"] for row in csv.DictReader(io.StringIO(out))}
+    assert starts == {"a": "3600", "b": "1"}
+    code, out, _ = simulate(*line)
+    running_line = "Running: 2 jobs of the dump, with 6 GPUs; each ends after as long again as it"
+    assert running_line in out
+    # Without a start nobody knows an end.
+    state.write_text(json.dumps({**dump, "items": [*nodes, running("old", "0,1", None)]}))
+    code, out, _ = simulate(*line)
+    assert code == 0
+    assert "1 of unknown age never" in out
+    assert "Note: 2 jobs wait at the end, behind jobs that never end" in out
 
 
 def test_a_bad_trace_is_refused_with_its_place(simulate, tmp_path):
@@ -193,3 +247,34 @@ def test_an_interrupt_prints_what_is_done_and_says_so(processes):
     assert value["complete"] is False
     assert 2 <= len(value["runs"]) < 900
     assert value["notes"][0] == f"interrupted: {len(value['runs'])} of 900 replays done"
+
+
+def test_python_gets_the_values_of_the_command(simulate, jobs):
+    request = arena_topo.SimulationRequest(nodes="2xdgx-1-v100", window="0%-100%", processes=1)
+    simulation = arena_topo.Client().simulate(jobs, request=request)
+    value = arena_topo.json_value(simulation)
+    assert value == json.loads(simulate(jobs, *NODES, *WHOLE, "-o", "json")[1])
+    assert [len(each) for each in simulation.jobs] == [4]
+    schema = json.loads((Path(__file__).parents[1] / "docs/simulation.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(value)
+
+
+def test_pictures_have_four_plots_and_the_page_the_whole_screen(simulate, jobs):
+    line = (jobs, *NODES, *WHOLE, "--policy", "pack,first-fit", "--load", "0.5,0.9")
+    code, out, _ = simulate(*line, "-o", "svg")
+    assert code == 0
+    drawn = ET.fromstring(out)
+    words = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    for title in (
+        "Waiting of jobs on 2 and more GPUs",
+        "Completion time",
+        "GPUs in use, and dashed asked for by waiting jobs",
+        "Steps beside those on the best placement",
+        "first-fit, gpu-hours, 24h",
+    ):
+        assert title in words
+    code, page, _ = simulate(*line, "-o", "html")
+    assert code == 0
+    assert out.partition("<style>")[0] in page
+    assert "Not modelled: failures" in page
+    assert "NEIGHBOURS: factor" in page

@@ -51,6 +51,7 @@ class Output(StrEnum):
     TEXT = "text"
     RAW = "raw"
     CSV = "csv"
+    HTML = "html"
 
 
 class DryRun(StrEnum):

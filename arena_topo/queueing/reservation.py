@@ -245,7 +245,7 @@ def _cheapest(request: Request, situation: Situation, price: Price) -> Placement
     offers = [
         _offer(node, empty, situation.uses.get(node.name, ()), request, prices)
         for node, empty in pairs
-        if empty is not node and node.name in usable
+        if node.name in usable and node.free_count < empty.free_count
     ]
     offers = sorted(
         (offer for offer in offers if offer.free() > offer.node.free_count),

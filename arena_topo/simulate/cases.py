@@ -78,12 +78,14 @@ class ReplayCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJob:
-    """A job that runs at the start: its GPUs by node, how long it has run, its limit."""
+    """A job that runs at the start: its GPUs by node, and how long it has run.
+
+    A job of unknown age never ends.
+    """
 
     name: str
     places: Mapping[NodeName, tuple[GPUSet, int]]
-    age: float
-    timeout: float | None = None
+    age: float | None
 
 
 class ReplayedJob(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
-from arena_topo.cli.arguments import Output, format_document, output
+from arena_topo.cli.arguments import FabricFlag, Output, format_document, output
 from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
+from arena_topo.cli.targets import network_of_option
 from arena_topo.flag import Word
 from arena_topo.simulate import SimulationRequest
 from arena_topo.words import counted
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from arena_topo.simulate.running import Simulation
 
 _OutputFlag = Annotated[
-    Output, output(Output.TABLE, Output.WIDE, Output.JSON, Output.YAML, Output.CSV)
+    Output,
+    output(
+        *(Output.TABLE, Output.WIDE, Output.JSON, Output.YAML, Output.CSV),
+        *(Output.SVG, Output.HTML),
+    ),
 ]
 
 
@@ -26,6 +31,7 @@ def simulate_command(
     source: Annotated[str, Word("[TRACE]", "files")],
     session: Session,
     request: SimulationRequest,
+    fabric: FabricFlag = "",
     output_format: _OutputFlag = Output.TABLE,
 ) -> None:
     """Replay a trace of jobs on a cluster, to compare policies, queue rules and patience.
@@ -45,15 +51,15 @@ def simulate_command(
     from arena_topo.simulate import request as asked  # noqa: PLC0415 - not for help
     from arena_topo.simulate import running  # noqa: PLC0415 - as above
 
-    plan, network = asked.plan_of(source, request)
+    plan = asked.plan_of(source, request, network_of_option(fabric, request.state))
     simulation = running.Simulation(plan=plan)
     try:
         _run(session, simulation, request, keep_jobs=output_format is Output.CSV)
     except KeyboardInterrupt:
         # A second interrupt ends the program at once.
-        _show(session, simulation, network, output_format)
+        _show(session, simulation, output_format)
         raise
-    _show(session, simulation, network, output_format)
+    _show(session, simulation, output_format)
 
 
 def _run(
@@ -84,16 +90,23 @@ def _run(
         )
 
 
-def _show(session: Session, simulation: Simulation, network: str, output_format: Output) -> None:
+def _show(session: Session, simulation: Simulation, output_format: Output) -> None:
     from arena_topo.simulate import view  # noqa: PLC0415 - as above
 
     console = session.console
     if output_format is Output.CSV:
         console.write(view.simulation_csv(simulation))
+        console.notes(view.notes_on(simulation))
+    elif output_format in {Output.SVG, Output.HTML}:
+        from arena_topo.simulate import picture  # noqa: PLC0415 - as above
+
+        if output_format is Output.SVG:
+            console.write(picture.simulation_svg(simulation))
+        else:
+            screen = view.simulation_text(simulation, wide=True)
+            console.write(picture.simulation_html(simulation, screen))
     elif output_format in {Output.TABLE, Output.WIDE}:
         wide = output_format is Output.WIDE
-        console.screen(view.simulation_text(simulation, network, wide=wide), whole=False)
+        console.screen(view.simulation_text(simulation, wide=wide))
     else:
-        console.write(format_document(view.simulation_json(simulation, network), output_format))
-    if output_format is Output.CSV:
-        console.notes(view.notes_on(simulation))
+        console.write(format_document(view.simulation_json(simulation), output_format))

@@ -8,8 +8,10 @@ refusal holds until GPUs become free or the reservation changes.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
+import operator
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -336,11 +338,13 @@ class _Replay:
     def _hold(self, held: HeldJob) -> None:
         """A job of the dump has its GPUs until it ends."""
         gang = _Gang(-1 - len(self.running), 0.0, ())
-        running = Running(key=_key(gang.index), started=-held.age, timeout=held.timeout)
+        started = None if held.age is None else -held.age
+        running = Running(key=_key(gang.index), started=started)
         gang.places = held.places
         self.running[running.key] = running, gang
         self._take(gang)
-        heapq.heappush(self.events, (running.remaining(0.0), _END, gang.index))
+        if started is not None:
+            heapq.heappush(self.events, (running.remaining(0.0), _END, gang.index))
 
     # The queue
 
@@ -584,29 +588,26 @@ class _Replay:
 
     def _meet(self, name: NodeName) -> None:
         """The jobs of a node have other neighbours now."""
-        residents = self.residents[name]
-        machine = self.empty[name].machine
-        for gang, gpus in residents.items():
-            others = GPUSet(0)
-            for other, theirs in residents.items():
-                if other is not gang:
-                    others = GPUSet(others | theirs)
+        machine, taken = self.empty[name].machine, self._in_use(name)
+        for gang, gpus in self.residents[name].items():
             level, since, total = gang.neighbours
-            nearest = nearness(machine, gpus, others)
-            if len(gang.places) > 1:
-                nearest = max(nearest, level) if nearest >= level else self._nearest(gang)
+            nearest = nearness(machine, gpus, GPUSet(taken & ~gpus))
+            if nearest < level and len(gang.places) > 1:
+                nearest = self._nearest(gang)
+            elif len(gang.places) > 1:
+                nearest = max(nearest, level)
             gang.neighbours = [nearest, self.now, total + level * (self.now - since)]
 
     def _nearest(self, gang: _Gang) -> float:
         """How near other jobs are to one on several nodes: the nearest counts."""
-        levels = []
-        for name, (gpus, _) in gang.places.items():
-            others = GPUSet(0)
-            for other, theirs in self.residents[name].items():
-                if other is not gang:
-                    others = GPUSet(others | theirs)
-            levels.append(nearness(self.empty[name].machine, gpus, others))
-        return max(levels)
+        return max(
+            nearness(self.empty[name].machine, gpus, GPUSet(self._in_use(name) & ~gpus))
+            for name, (gpus, _) in gang.places.items()
+        )
+
+    def _in_use(self, name: NodeName) -> GPUSet:
+        """The GPUs of a node that jobs have, as far as their indexes are known."""
+        return GPUSet(functools.reduce(operator.or_, self.residents[name].values(), 0))
 
     # The result
 

@@ -13,6 +13,8 @@ from arena_topo.simulate.emulation import NETWORKS, emulated_cluster
 from arena_topo.simulate.replay import QUEUE_RULES, ReplayRules
 from arena_topo.simulate.running import SimulationPlan, cases_of
 from arena_topo.simulate.traces import Poisson, read_trace
+from arena_topo.topology import BEYOND, Cluster
+from arena_topo.topology.fabric import FabricFile
 from arena_topo.topology.models import MODELS
 
 _Value = TypeVar("_Value")
@@ -25,23 +27,44 @@ MAX_SEEDS, MAX_LOAD = 1_000, 10.0
 """The most seeds, and the largest load."""
 
 
-def plan_of(trace: str, request: SimulationRequest) -> tuple[SimulationPlan, str]:
-    """The plan of a simulation and its network in words; UsageError for an invalid request."""
+def plan_of(
+    trace: str, request: SimulationRequest, fabric: FabricFile | None = None
+) -> SimulationPlan:
+    """The plan of a simulation; UsageError for an invalid request.
+
+    `fabric` is the network between the nodes of a dump.
+    """
     if bool(trace) == bool(request.generate):
         raise UsageError(
             "no trace is named" if not trace else "a trace and --generate exclude each other",
             hint="give the file of a trace, or --generate poisson:2000",
         )
-    if not request.nodes:
-        raise UsageError("no cluster is named", hint="give --nodes 64xdgx-1-v100")
+    if not (request.nodes or request.state):
+        raise UsageError(
+            "no cluster is named",
+            hint="give --nodes 64xdgx-1-v100, or --state FILE of your cluster",
+        )
+    if fabric is not None and not request.state:
+        raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
     if request.seeds > MAX_SEEDS:
         raise UsageError(f"--seeds {request.seeds}: there can be 1 to {MAX_SEEDS:,}")
     loads = _loads(request.load)
     if request.generate and loads == (None,):
         raise UsageError("--generate needs --load", hint="add --load 0.8")
+    if request.state:
+        from arena_topo.simulate.dumps import (  # noqa: PLC0415 - YAML, only for dumps
+            read_running_cluster,
+        )
+
+        cluster, held = read_running_cluster(request.state, fabric)
+        network = f"{request.network.upper()}, {network_text(cluster)}"
+    else:
+        cluster, held = emulated_cluster(request.nodes, request.network), ()
+        network = NETWORKS[request.network].text
     rules = ReplayRules(
-        cluster=emulated_cluster(request.nodes, request.network),
+        cluster=cluster,
         wire=request.network,
+        held=held,
         as_run=request.durations is Durations.AS_RUN,
         speeds=_speeds(request.speed),
         window=_window(request.window),
@@ -54,8 +77,16 @@ def plan_of(trace: str, request: SimulationRequest) -> tuple[SimulationPlan, str
         request.seeds,
     )
     source = Poisson.parse(request.generate) if request.generate else read_trace(trace)
-    plan = SimulationPlan(source=source, rules=rules, cases=cases)
-    return plan, NETWORKS[request.network].text
+    return SimulationPlan(source=source, rules=rules, cases=cases, network=network)
+
+
+def network_text(cluster: Cluster) -> str:
+    """The rates of the network of a cluster: `leaf 40 GB/s, beyond an unknown rate`."""
+    levels = [*((tier.name, tier.bandwidth) for tier in reversed(cluster.tiers))]
+    return ", ".join(
+        f"{name} {'an unknown rate' if rate is None else f'{rate:g} GB/s'}"
+        for name, rate in [*levels, (BEYOND, cluster.beyond)]
+    )
 
 
 def _parts(text: str) -> list[str]:

@@ -21,10 +21,14 @@ from arena_topo.simulate.traces import Poisson
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationPlan:
-    """What a simulation replays: a trace, or one to generate by seed, and the cases."""
+    """What a simulation replays: a trace, or one to generate by seed, and the cases.
+
+    `network` is the network of the cluster in words.
+    """
 
     source: Trace | Poisson
     rules: ReplayRules
+    network: str
     cases: tuple[ReplayCase, ...]
 
     def trace(self, seed: int) -> Trace:

@@ -24,9 +24,10 @@ from arena_topo.simulate.measures import (
     paired,
 )
 from arena_topo.simulate.neighbours import SENSITIVITIES
-from arena_topo.simulate.replay import MIX_GPU, WORKLOAD_MIX
+from arena_topo.simulate.replay import MIX_GPU, WORKLOAD_MIX, ReplayRules
 from arena_topo.simulate.running import Simulation, SimulationPlan, done_so_far
 from arena_topo.simulate.traces import LONGEST, MEAN_DURATION, MEDIAN_DURATION, MIX, trace_text
+from arena_topo.topology import count
 from arena_topo.words import counted, listed
 
 CAUSES = {
@@ -88,6 +89,14 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
         ", ".join(f"{model} {speed:g} x" for model, speed in sorted(rules.speeds.items()))
         or "as fast as each other"
     )
+    held = []
+    if rules.held:
+        ageless = sum(job.age is None for job in rules.held)
+        held.append(
+            f"Running: {counted(len(rules.held), 'job')} of the dump, with"
+            f" {counted(_held_gpus(rules), 'GPU')}; each ends after as long again as it has run"
+            + (f", {ageless} of unknown age never" if ageless else "")
+        )
     begin, end = (f"{100 * share:g} %" for share in rules.window)
     return [
         (
@@ -101,6 +110,7 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
             " longer as its step does"
         ),
         f"GPU models: {speeds}",
+        *held,
         (
             "Queue: by priority, then age; the reservation of the head is decided anew after"
             f" {Duration(int(rules.review))} of the trace"
@@ -112,6 +122,10 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
         "Not modelled: failures, preemption, quotas, and jobs that share a network",
         f"Measured: jobs between {begin} and {end} of the submissions",
     ]
+
+
+def _held_gpus(rules: ReplayRules) -> int:
+    return sum(count(gpus) + unnamed for job in rules.held for gpus, unnamed in job.places.values())
 
 
 def notes_on(simulation: Simulation) -> Iterator[str]:
@@ -130,7 +144,8 @@ def notes_on(simulation: Simulation) -> Iterator[str]:
     for reason, many in never.items():
         yield f"{counted(many, 'job')} left out, which never fit: {reason}"
     if stuck := max((run.waiting for run in runs), default=0):
-        yield f"{counted(stuck, 'job')} still wait at the end, behind jobs that never end"
+        does = "waits" if stuck == 1 else "wait"
+        yield f"{counted(stuck, 'job')} {does} at the end, behind jobs that never end"
     if runs and not any(run.jobs for run in runs):
         yield "no job lies within the window"
 
@@ -138,13 +153,13 @@ def notes_on(simulation: Simulation) -> Iterator[str]:
 # Text
 
 
-def simulation_text(simulation: Simulation, network: str, *, wide: bool) -> str:
+def simulation_text(simulation: Simulation, *, wide: bool) -> str:
     """A simulation for people: what is taken for granted, and a table."""
     plan = simulation.plan
     lines = [
         f"Trace: {source_text(plan)}",
         f"Cluster: {cluster_text(plan)}",
-        f"Network: {network}",
+        f"Network: {plan.network}",
         *taken_for_granted(plan),
         *(f"Note: {note}" for note in notes_on(simulation)),
         "",
@@ -177,7 +192,7 @@ def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[s
             _whole(over_seeds(run.reserved for run in runs)[0]),
         ]
         return [
-            *_setting(runs),
+            *setting_words(runs),
             _hours(over_seeds(run.completion for run in runs)[0]),
             "-" if runs is first else _difference(paired(runs, first)),
             " ".join(waits),
@@ -200,7 +215,8 @@ def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[s
     return layout.table(header, map(row, settings))
 
 
-def _setting(runs: Sequence[ReplayMeasures]) -> list[str]:
+def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
+    """Load, policy, rule of the queue and patience of a setting in words."""
     case = runs[0].case
     load = over_seeds(run.load for run in runs)[0] if case.load is None else case.load
     return [f"{load:.2f}", str(case.policy), case.queue, str(Duration(int(case.patience)))]
@@ -242,7 +258,7 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
             return _hours(mean(lambda size: size.causes[which]))
 
         return [
-            *_setting(runs),
+            *setting_words(runs),
             runs[0].sizes[at].name,
             f"{mean(lambda size: size.jobs):.0f}",
             *(
@@ -317,7 +333,7 @@ def _legend() -> list[str]:
 # JSON
 
 
-def simulation_json(simulation: Simulation, network: str) -> dict[str, Any]:
+def simulation_json(simulation: Simulation) -> dict[str, Any]:
     """A simulation for programs: the same whatever machine, clock and number of processes."""
     plan = simulation.plan
     source = plan.source
@@ -337,7 +353,12 @@ def simulation_json(simulation: Simulation, network: str) -> dict[str, Any]:
             "gpus": sum(node.free_count for node in plan.rules.cluster.nodes),
             "emulated": plan.rules.cluster.emulated,
         },
-        "assumptions": [source_text(plan), cluster_text(plan), network, *taken_for_granted(plan)],
+        "assumptions": [
+            source_text(plan),
+            cluster_text(plan),
+            plan.network,
+            *taken_for_granted(plan),
+        ],
         "notes": list(notes_on(simulation)),
         "settings": [_setting_json(runs, settings) for runs in settings],
         "runs": [_run_json(run) for run in simulation.runs],

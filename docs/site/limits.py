@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arena_topo.bandwidth import Wire
-from arena_topo.simulate import QUEUE_NAMES, ReplayPolicy
+from arena_topo.simulate import ReplayPolicy
 from arena_topo.simulate.emulation import emulated_cluster
 from arena_topo.simulate.measures import (
     SIZE_CLASSES,
@@ -34,9 +34,19 @@ from arena_topo.simulate.running import (
 from arena_topo.simulate.traces import Poisson
 
 FIGURES = Path(__file__).resolve().parents[1] / "simulate-figures.tsv"
-JOBS, SEEDS, NODES = 400, 3, "16xdgx-1-v100"
-LOADS = (0.7, 0.9)
-PATIENCE = (0.0, 4 * 3600.0, 24 * 3600.0)
+JOBS, SEEDS, NODES, LOAD = 1_000, 3, "8xdgx-1-v100", 0.8
+DAY, HOURS = 24 * 3600.0, 4 * 3600.0
+
+SETTINGS = (
+    (ReplayPolicy.PACK, "gpu-hours", 0.0),
+    (ReplayPolicy.PACK, "gpu-hours", HOURS),
+    (ReplayPolicy.PACK, "gpu-hours", DAY),
+    (ReplayPolicy.PACK, "emptied", 0.0),
+    (ReplayPolicy.PACK, "emptied", DAY),
+    (ReplayPolicy.PACK, "none", DAY),
+    (ReplayPolicy.BEST_FIT, "gpu-hours", 0.0),
+)
+"""Policy, rule of the queue, and seconds of patience; others are compared with the first."""
 
 HEADER = (
     *("network", "load", "policy", "queue", "patience_h", "completion_h", "least", "most"),
@@ -51,19 +61,19 @@ def figures(processes: int) -> Iterator[tuple[str, ...]]:
     """A line for each setting, those of a network and a load beside each other."""
     for wire in Wire:
         rules = ReplayRules(cluster=emulated_cluster(NODES, wire), wire=wire, window=(0.2, 0.8))
-        rule_cases = cases_of([ReplayPolicy.PACK], QUEUE_NAMES, PATIENCE, LOADS, SEEDS)
-        policy_cases = cases_of(
-            list(ReplayPolicy), ["gpu-hours"], [PATIENCE[0], PATIENCE[-1]], LOADS, SEEDS
+        cases = [
+            case
+            for policy, queue, patience in SETTINGS
+            for case in cases_of([policy], [queue], [patience], [LOAD], SEEDS)
+        ]
+        plan = SimulationPlan(
+            source=Poisson(jobs=JOBS), rules=rules, cases=tuple(cases), network=""
         )
-        cases = sorted(
-            dict.fromkeys((*rule_cases, *policy_cases)), key=lambda case: case.load or 0.0
-        )
-        plan = SimulationPlan(source=Poisson(jobs=JOBS), rules=rules, cases=tuple(cases))
         simulation = Simulation(plan=plan)
         simulate_plan(simulation, processes=processes, keep_jobs=False, tell=lambda _: None)
         settings = list(by_setting(simulation.runs).values())
         for runs in settings:
-            yield line(wire, runs, next(s for s in settings if s[0].case.load == runs[0].case.load))
+            yield line(wire, runs, settings[0])
 
 
 def line(
