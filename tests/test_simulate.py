@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,6 +18,10 @@ import pytest
 
 import arena_topo
 from arena_topo import cli
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "site"))
+
+import limits
 
 TRACE = """job_id,submit_s,duration_s,gpus
 a,0,3600,8
@@ -125,7 +130,7 @@ def test_the_trace_may_come_from_standard_input():
         (("--generate", "poisson:x", *NODES, "--load", "1"), "error: --generate poisson:x: expect"),
         (("TRACE", "--generate", "poisson:9", *NODES), "error: --generate and TRACE exclude each"),
         (("TRACE", *NODES, "--state", "x"), "error: --nodes and --state exclude each other"),
-        (("TRACE", *NODES, "--fabric", "RACKS"), "error: --fabric needs --state"),
+        (("TRACE", *NODES, "--fabric", "x"), "error: --fabric needs --state"),
         (("TRACE", "--state", "none.json"), "error: none.json: cannot"),
         (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
         (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
@@ -146,9 +151,7 @@ def test_the_trace_may_come_from_standard_input():
     ],
 )
 def test_lines_that_make_no_sense_are_refused(simulate, jobs, argv, message):
-    racks = Path(__file__).parent / "dumps" / "racks.yaml"
-    files = {"TRACE": jobs, "RACKS": str(racks)}
-    code, out, err = simulate(*(files.get(word, word) for word in argv))
+    code, out, err = simulate(*(jobs if word == "TRACE" else word for word in argv))
     assert (code, out) == (2, "")
     assert err.startswith(message)
 
@@ -278,3 +281,13 @@ def test_pictures_have_four_plots_and_the_page_the_whole_screen(simulate, jobs):
     assert out.partition("<style>")[0] in page
     assert "Not modelled: failures" in page
     assert "NEIGHBOURS: factor" in page
+
+
+def test_the_table_of_the_page_is_that_of_the_figures():
+    """Make it again: python docs/site/limits.py --page."""
+    rows = [line.split("\t") for line in limits.FIGURES.read_text().splitlines()]
+    assert tuple(rows[0]) == limits.HEADER
+    page = limits.PAGE.read_text()
+    assert limits.with_table(page, rows[1:]) == page
+    settings = [(row[2], row[3], float(row[4]) * 3600) for row in rows[1:]]
+    assert settings == [(str(policy), *rest) for policy, *rest in limits.SETTINGS] * 2

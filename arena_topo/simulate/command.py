@@ -10,6 +10,7 @@ from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import network_of_option
+from arena_topo.errors import UsageError
 from arena_topo.flag import Word
 from arena_topo.simulate import SimulationRequest
 from arena_topo.words import counted
@@ -51,6 +52,8 @@ def simulate_command(
     from arena_topo.simulate import request as asked  # noqa: PLC0415 - not for help
     from arena_topo.simulate import running  # noqa: PLC0415 - as above
 
+    if fabric and not request.state:
+        raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
     plan = asked.plan_of(source, request, network_of_option(fabric, request.state))
     simulation = running.Simulation(plan=plan)
     try:

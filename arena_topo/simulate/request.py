@@ -44,8 +44,6 @@ def plan_of(
             "no cluster is named",
             hint="give --nodes 64xdgx-1-v100, or --state FILE of your cluster",
         )
-    if fabric is not None and not request.state:
-        raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
     if request.seeds > MAX_SEEDS:
         raise UsageError(f"--seeds {request.seeds}: there can be 1 to {MAX_SEEDS:,}")
     loads = _loads(request.load)

@@ -2,8 +2,9 @@
 
     python docs/site/limits.py [--processes N]
 
-It takes some minutes of processor time, and writes `docs/simulate-figures.tsv`, which the page
-quotes. Chance is drawn from the numbers of the seeds, so the file is the same on every machine.
+It takes some minutes of processor time, and writes `docs/simulate-figures.tsv` and the table of the
+page. With `--page` the table alone is written anew, from the file. Chance is drawn from the numbers
+of the seeds, so the file is the same on every machine.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from arena_topo.simulate.running import (
 from arena_topo.simulate.traces import Poisson
 
 FIGURES = Path(__file__).resolve().parents[1] / "simulate-figures.tsv"
+PAGE = FIGURES.with_name("simulate.md")
 JOBS, SEEDS, NODES, LOAD = 1_000, 3, "8xdgx-1-v100", 0.8
 DAY, HOURS = 24 * 3600.0, 4 * 3600.0
 
@@ -97,13 +99,50 @@ def line(
     )
 
 
+def with_table(page: str, rows: Sequence[Sequence[str]]) -> str:
+    """The page with the table of these figures, between its marks."""
+    at = {name: HEADER.index(name) for name in HEADER}
+    table = [
+        (
+            "| network | policy | queue | patience | completion | beside the first, over the seeds"
+            " | mean wait of 5-8 and >8 GPUs | longest wait of >8 | lost | reserved |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        first, least, most = (
+            row[at[name]] for name in ("to_first", "to_first_least", "to_first_most")
+        )
+        beside = "-" if first == least == most == "0.0" else f"{first} % ({least} to {most})"
+        cells = [
+            *(row[at[name]] for name in ("network", "policy", "queue")),
+            f"{row[at['patience_h']]} h",
+            f"{float(row[at['completion_h']]):.1f} h",
+            beside,
+            f"{float(row[at['wait_5-8_h']]):.1f}, {float(row[at['wait_>8_h']]):.1f} h",
+            f"{float(row[at['longest_>8_h']]):.0f} h",
+            *(row[at[name]] for name in ("lost_gpu_h", "reserved_gpu_h")),
+        ]
+        table.append("| " + " | ".join(cells) + " |")
+    start, rest = page.split(BEGIN, 1)
+    return start + BEGIN + "\n\n" + "\n".join(table) + "\n\n" + END + rest.split(END, 1)[1]
+
+
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+
 def main() -> None:
-    """Write the file."""
+    """Write the file and the table of the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--processes", type=int, default=usable_processors())
-    lines = [HEADER, *figures(parser.parse_args().processes)]
-    FIGURES.write_text("".join("\t".join(cells) + "\n" for cells in lines))
-    sys.stdout.write(f"{FIGURES.name}: {len(lines) - 1} settings\n")
+    parser.add_argument("--page", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.page:
+        lines = [HEADER, *figures(arguments.processes)]
+        FIGURES.write_text("".join("\t".join(cells) + "\n" for cells in lines))
+        sys.stdout.write(f"{FIGURES.name}: {len(lines) - 1} settings\n")
+    rows = [text.split("\t") for text in FIGURES.read_text().splitlines()[1:]]
+    PAGE.write_text(with_table(PAGE.read_text(), rows))
 
 
 if __name__ == "__main__":
