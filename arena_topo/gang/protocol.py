@@ -298,7 +298,7 @@ class Starter:
         """
         yield
         for attempt in range(1, _ROUNDS):
-            self.pause(random.uniform(0, _PAUSE * min(attempt, 10)))  # noqa: S311  no secret
+            self.pause(random.uniform(0, _PAUSE * min(attempt, 20)))  # noqa: S311  no secret
             yield
         raise ClusterError(
             f"the GPUs for {name} were taken {_ROUNDS} times in a row",
