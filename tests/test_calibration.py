@@ -456,7 +456,7 @@ def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
         (("--measured=steps.csv", "--workload=bert-bose"), "did you mean bert-base"),
         (("--measured=two.log", "--measured=three.log", "--date=May"), "expected a day such as"),
         (("--measured=two.log", "--measured=three.log", "--name=A B"), "is not a name"),
-        (("--measured=3x1=two.log", "--measured=three.log"), "2+2 GPUs took part, not (1, 1, 1)"),
+        (("--measured=3x1=two.log", "--measured=three.log"), "2+2 GPUs took part, not 1+1+1"),
     ],
 )
 def test_a_calibration_of_nothing_is_refused(arena, more, words):

@@ -108,7 +108,19 @@ def test_csv_has_a_line_for_each_job(simulate, jobs):
         ("d", "7810", "7870", "1"),
     ]
     assert float(rows[3]["capacity_s"]) + float(rows[3]["reserved_s"]) == 7780
+    assert {row["patience_s"] for row in rows} == {"86400"}
+    assert {row["patient_s"] for row in rows} == {"0"}
     assert "1 job left out, which never fit" in err
+
+
+def test_seeds_without_jobs_of_a_size_do_not_lower_its_means(simulate):
+    drawn = ("--generate", "poisson:20", "--load", "0.5", "--seeds", "3")
+    code, out, _ = simulate(*drawn, "--nodes", "4xdgx-1-v100", *WHOLE, "-o", "json")
+    sizes = [run["sizes"][-1] for run in json.loads(out)["runs"]]
+    assert (code, {bool(size["jobs"]) for size in sizes}) == (0, {False, True})
+    code, out, _ = simulate(*drawn, "--nodes", "4xdgx-1-v100", *WHOLE, "-o", "wide")
+    largest = next(line for line in out.splitlines() if " >8 " in line and "WAIT" not in line)
+    assert (code, float(largest.split()[15]) >= 1) == (0, True)
 
 
 def test_the_trace_may_come_from_standard_input():
@@ -144,6 +156,10 @@ def test_the_trace_may_come_from_standard_input():
         (("TRACE", *NODES, "--window", "half"), "error: --window is invalid"),
         (("TRACE", *NODES, "--speed", "A100"), "error: --speed is invalid"),
         (("TRACE", *NODES, "--speed", "A1000=2"), "error: --speed is invalid"),
+        (
+            ("TRACE", *NODES, "--speed", "FOO=2"),
+            "error: --speed is invalid\n  why:  there is no GPU model 'FOO'\n",
+        ),
         (("TRACE", *NODES, "--seeds", "0"), "error: --seeds is invalid"),
         (("TRACE", *NODES, "--seeds", "1001"), "error: --seeds 1001: there can be 1 to 1,000"),
         (("TRACE", *NODES, "--network", "token-ring"), "error: --network is invalid"),

@@ -104,7 +104,8 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, file: str)
     counted = sorted(Counter(rank.host for rank in table.ranks).values(), reverse=True)
     # In JSON builds without MPI list a single device for any number of devices.
     if sum(counted) > 1 and hosts not in {None, tuple(counted)}:
-        raise UsageError(f"{file}: {'+'.join(map(str, counted))} GPUs took part, not {hosts}")
+        took, named = ("+".join(map(str, gpus)) for gpus in (counted, hosts or ()))
+        raise UsageError(f"{file}: {took} GPUs took part, not {named}")
     if hosts is None and sum(counted) <= 1:
         raise UsageError(f"{file} does not say which GPUs took part", hint=f"name them: {_FORM}")
     return Measured(file, hosts or tuple(counted), gbps, step=False)

@@ -152,7 +152,8 @@ def _speeds(text: str) -> dict[str, float]:
         if match is None or float(factor) <= 0:
             raise ValueError(f"expected MODEL=FACTOR such as A100=2.5, got {part!r}")
         if model not in MODELS:
-            raise ValueError(f"there is no GPU model {model!r}; {near(model, MODELS) or ''}")
+            hint = near(model, MODELS)
+            raise ValueError(f"there is no GPU model {model!r}" + (f"; {hint}" if hint else ""))
         return model, float(factor)
 
     return dict(_each("--speed", text, read)) if text else {}

@@ -209,8 +209,8 @@ LAYOUTS: Mapping[str, Needs] = {
 """The layouts of CSV. Acme's files are laid out as Helios'."""
 
 COLUMNS_HINT = (
-    "the columns of a trace are job_id,submit_s,duration_s,gpus; those of Helios, Tiresias, openb"
-    " and of sacct -P are read as well, and the job log of Philly"
+    "the columns of a trace are job_id,submit_s,duration_s,gpus; those of Helios, Acme, Tiresias,"
+    " openb and of sacct -P are read as well, and the job log of Philly"
 )
 
 

@@ -182,8 +182,8 @@ def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[s
     def row(runs: list[ReplayMeasures]) -> list[str]:
         first = _first_of(settings, runs[0].case.load)
         waits = [
-            _hours(over_seeds(run.sizes[at].mean for run in runs)[0])
-            for at in range(len(runs[0].sizes))
+            _hours(over_seeds(size.mean for size in sizes)[0]) if sizes else "-"
+            for sizes in (_with_jobs(runs, at) for at in range(len(runs[0].sizes)))
         ]
         more = [
             _spread(runs, lambda run: run.completion),
@@ -213,6 +213,11 @@ def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[s
     ]
     header += ["OVER SEEDS", "IN USE", "LOST", "RESERVED"] if wide else []
     return layout.table(header, map(row, settings))
+
+
+def _with_jobs(runs: Sequence[ReplayMeasures], at: int) -> list[SizeMeasures]:
+    """A class of sizes in each replay that has such jobs: only these have a mean."""
+    return [run.sizes[at] for run in runs if run.sizes[at].jobs]
 
 
 def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
@@ -251,8 +256,10 @@ def _whole(value: float) -> str:
 
 def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
     def row(runs: list[ReplayMeasures], at: int) -> list[str]:
+        sizes = _with_jobs(runs, at)
+
         def mean(value: Callable[[SizeMeasures], float]) -> float:
-            return over_seeds(value(run.sizes[at]) for run in runs)[0]
+            return over_seeds(map(value, sizes))[0]
 
         def cause(which: WaitCause) -> str:
             return _hours(mean(lambda size: size.causes[which]))
@@ -260,7 +267,7 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
         return [
             *setting_words(runs),
             runs[0].sizes[at].name,
-            f"{mean(lambda size: size.jobs):.0f}",
+            f"{over_seeds(run.sizes[at].jobs for run in runs)[0]:.0f}",
             *(
                 _hours(mean(value))
                 for value in (
@@ -269,7 +276,7 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
                     lambda size: size.p95,
                 )
             ),
-            _hours(max(run.sizes[at].longest for run in runs)),
+            _hours(max(size.longest for size in sizes)),
             *map(cause, WaitCause),
             _hours(mean(lambda size: size.completion)),
             (
@@ -277,10 +284,10 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
                 f" {mean(lambda size: size.high):.2f})"
             ),
             " ".join(
-                f"{over_seeds(run.sizes[at].neighbours[which] for run in runs)[0]:.2f}"
+                f"{over_seeds(size.neighbours[which] for size in sizes)[0]:.2f}"
                 for which in range(len(SENSITIVITIES))
             ),
-            _whole(mean(lambda size: size.lost)),
+            _whole(over_seeds(run.sizes[at].lost for run in runs)[0]),
             f"{mean(lambda size: size.nodes):.2f}",
             f"{100 * mean(lambda size: size.single):.0f}%",
         ]
@@ -295,8 +302,8 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
         (
             row(runs, at)
             for runs in settings
-            for at, size in enumerate(runs[0].sizes)
-            if any(run.sizes[at].jobs for run in runs) or size.jobs
+            for at in range(len(runs[0].sizes))
+            if _with_jobs(runs, at)
         ),
     )
 
@@ -464,6 +471,9 @@ def _number(value: float) -> float | int:
 
 # CSV
 
+_WAITED = ("capacity_s", "fragments_s", "reserved_s", "patient_s")
+"""The columns of the causes of waiting; `patience_s` is the setting, as PATIENCE on the screen."""
+
 
 def simulation_csv(simulation: Simulation) -> str:
     """A line for each measured job of each replay; times are seconds since the first submission."""
@@ -472,7 +482,7 @@ def simulation_csv(simulation: Simulation) -> str:
     writer.writerow(
         [
             *("policy", "queue", "patience_s", "load", "seed", "job_id", "gpus", "submit_s"),
-            *("start_s", "end_s", "nodes", "slowdown", *(f"{key}_s" for key in _KEYS.values())),
+            *("start_s", "end_s", "nodes", "slowdown", *_WAITED),
         ]
     )
     for run, jobs in done_so_far(simulation):

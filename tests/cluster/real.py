@@ -196,6 +196,11 @@ class Real:
             if "deletionTimestamp" not in one["metadata"]
         }
 
+    def gone(self, name: str) -> bool:
+        """Whether a job has no pods, not even pods on their way out, which hold their GPUs."""
+        pods = self.called("GET", self.live.path("pods"))["items"]
+        return not any(pod["metadata"]["name"].startswith(f"{name}-") for pod in pods)
+
     def planned(self, name: str) -> dict[str, str]:
         """The node of each worker, as it is recorded on the job; empty while it waits."""
         notes = self.job(name)["metadata"]["annotations"]

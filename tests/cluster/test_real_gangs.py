@@ -124,7 +124,7 @@ def test_without_a_controller_a_gang_starts_at_once_but_for_submit_wait(cluster:
     cluster.until(lambda: cluster.exact("now"), "it starts at once")
     assert set(cluster.bound("now").values()) == {"node-0", "node-1"}
     cluster.arena("delete", "now")
-    cluster.until(lambda: not cluster.bound("now"), "its GPUs are free")
+    cluster.until(lambda: cluster.gone("now"), "its GPUs are free")
     lasts = "--annotation=test.arena-topo.io/lasts=1s"
     started = time.monotonic()
     done = cluster.arena(*words("stays", 8, 1, tcp, "--patience=6s", "--wait", lasts))
