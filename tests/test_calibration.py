@@ -407,7 +407,7 @@ def test_a_calibration_of_logs_has_the_version_of_nccl(arena):
     pool = pool_in(document)
     assert (pool.name, pool.hosts, pool.workload) == ("pool", 3, "")
     fit = json.loads(document["data"]["fit"])
-    assert fit["placements"] == [["2x2", "0.46 GB/s", "+0 %"], ["3x2", "0.8 GB/s", "+0 %"]]
+    assert fit["placements"] == [["2x2", "0.46 GB/s", "0 %"], ["3x2", "0.8 GB/s", "0 %"]]
     assert any("inside one host" in text for text in fit["notTold"])
 
 
@@ -457,6 +457,7 @@ def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
         (("--measured=two.log", "--measured=three.log", "--date=May"), "expected a day such as"),
         (("--measured=two.log", "--measured=three.log", "--name=A B"), "is not a name"),
         (("--measured=3x1=two.log", "--measured=three.log"), "2+2 GPUs took part, not 1+1+1"),
+        (("--measured=1+1=steps.csv",), "steps.csv: a CSV names its placements itself"),
     ],
 )
 def test_a_calibration_of_nothing_is_refused(arena, more, words):

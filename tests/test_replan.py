@@ -277,3 +277,11 @@ def test_a_program_looks_first_and_moves_by_the_same_rules(running: Running):
     assert {one for _, one, _ in client.foresee("work", avoid=[node]).after.workers} != {node}
     assert node not in {one for _, one, _ in client.replan("work", avoid=node).forecast.workers}
     assert client.replan("work", force=True).forecast.state == "placed"
+
+
+def test_a_dry_run_of_a_suspended_job_does_not_call_it_waiting(running: Running):
+    running.gang("work", 2, 2)
+    assert running("suspend", "work")[0] == 0
+    code, out, err = running("replan", "work", "--dry-run")
+    assert (code, err) == (0, "Nothing was changed.\n")
+    assert out.splitlines()[1].split() == ["now", "N/A", "nowhere"]

@@ -31,7 +31,7 @@ def calibration_text(fit: Calibration, pool: PoolRates, following: Next) -> str:
         ("Measure next", _next(fit, following)),
     ]
     rows = [
-        (_placement(one), _number(one, one.value), _number(one, reached), f"{100 * error:+.0f} %")
+        (_placement(one), _number(one, one.value), _number(one, reached), _error(error))
         for one, reached, error in zip(fit.placements, fit.reached, fit.errors, strict=True)
     ]
     table = layout.table(("PLACEMENT", "MEASURED", "FITTED", "ERROR"), rows)
@@ -99,11 +99,14 @@ def _number(one: MeasuredPlacement, value: float) -> str:
     return f"{gbps_text(value)} GB/s" if one.workload is None else seconds_text(value)
 
 
+def _error(share: float) -> str:
+    """An error in per cent, with a sign unless it rounds to nothing."""
+    rounded = round(100 * share)
+    return f"{rounded:+d} %" if rounded else "0 %"
+
+
 def fit_json(fit: Calibration, following: Next) -> str:
     """How a calibration was made, as JSON: what was measured, how well it fits, what is open."""
-    rows = [
-        [_placement(one), _number(one, one.value), f"{100 * error:+.0f} %"]
-        for error, one in _pairs(fit)
-    ]
+    rows = [[_placement(one), _number(one, one.value), _error(error)] for error, one in _pairs(fit)]
     value = {"placements": rows, "notTold": [*_open(fit)], "measureNext": _next(fit, following)}
     return json.dumps(value, separators=(",", ":"))

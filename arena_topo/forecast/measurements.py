@@ -57,7 +57,13 @@ def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], s
         elif pattern and hosts is not None:
             found.append(_matched(text, pattern, hosts, file))
         else:
-            found += _rows(text, file)
+            rows = [*_rows(text, file)]
+            if hosts is not None:
+                raise UsageError(
+                    f"{file}: a CSV names its placements itself",
+                    hint=f"--measured {file}",
+                )
+            found += rows
     if len(found) > MAX_PLACEMENTS:
         raise UsageError(f"{len(found)} placements are measured; at most {MAX_PLACEMENTS} are read")
     return found, versions

@@ -233,7 +233,7 @@ def move(foreseen: Move, name: str) -> str:
     lines = [f"{name}:"]
     for label, forecast in rows:
         if forecast is None:
-            where = "nowhere: it waits" if label == "now" else "where the controller decides"
+            where = "nowhere" if label == "now" else "where the controller decides"
             lines.append(f"  {label}\t{NOTHING}\t{where}")
             continue
         gpus: dict[str, list[int]] = {}
