@@ -22,6 +22,7 @@ from arena_topo.manifests import PlacementForecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement
+from arena_topo.solver.door import network_is_measured
 from arena_topo.topology import (
     BEYOND,
     NODE_TIER,
@@ -328,7 +329,7 @@ def _place(placement: Placement, cluster: Cluster) -> str:
     loads = list(placement.loads.values())
     chosen = {*placement.loads}
     models = {node.machine.model for node in cluster.nodes if node.name in chosen} - {None}
-    where = common_level(placement.tier, cluster) + (
+    where = common_level(placement, cluster) + (
         ", GPUs of several models" if len(models) > 1 else ""
     )
     if len(loads) == 1:
@@ -337,15 +338,17 @@ def _place(placement: Placement, cluster: Cluster) -> str:
     return f"{shares}, {where}"
 
 
-def common_level(tier: str, cluster: Cluster) -> str:
+def common_level(placement: Placement, cluster: Cluster) -> str:
     """The nearest common level of the nodes of a placement: `one node`, `one rack`."""
+    tier = placement.tier
     if tier == NODE_TIER:
         return "one node"
     if tier != BEYOND:
         return f"one {estimates.level(tier)}"
     if cluster.tiers:
         return "across the whole network"
-    return "unknown network" if cluster.beyond is None else "one network"
+    known = cluster.beyond is not None or network_is_measured(placement, cluster)
+    return "one network" if known else "unknown network"
 
 
 def _rows(proposal: Proposal, cluster: Cluster) -> str:
@@ -355,7 +358,7 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
     cells = [("", *_SPEED, "NODES")]
     for row, placement in enumerate(proposal.rows, 1):
         rate, least = placement.bandwidth, _counted(proposal, placement)
-        sentence = f"{'; '.join(_seats(placement))}: {common_level(placement.tier, cluster)}"
+        sentence = f"{'; '.join(_seats(placement))}: {common_level(placement, cluster)}"
         if least is not None and least != rate:
             sentence += f", {estimates.gbps_text(least.point)} at worst"
         cells.append((f"{row:>3}", *_speed(rate), sentence))
