@@ -20,9 +20,10 @@ from arena_topo.clusters import view
 from arena_topo.engines import Options, engine_choice
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
+from arena_topo.errors import NotNow
 from arena_topo.gang import planning, submission
 from arena_topo.gang.request import Site
-from arena_topo.gang.resume import resume_job
+from arena_topo.gang.resume import check_started, resume_job
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import Proposal, propose
 from arena_topo.manifests import (
@@ -247,6 +248,29 @@ def test_gpus_reserved_for_the_next_start_of_a_gang_are_free_to_itself(world: Wo
     assert own.unnamed == 0
     first = "4 GPUs of node-0 are reserved for default/job, which comes first in the queue"
     assert first in world.plan(1, 4).notes
+
+
+@pytest.mark.parametrize(
+    ("places", "where"),
+    [
+        ("node-0/4,5,6,7;node-1/0,1,2,3", "GPUs are reserved for its next start"),
+        ("node-0/;gone/", "GPUs are reserved for its next start"),
+        ("gone/0,1,2,3;gone/4,5,6,7", "GPUs are reserved for it once it comes first"),
+    ],
+)
+def test_resume_says_of_a_stopped_gang_that_gpus_are_reserved_for_it_as_long_as_they_are(
+    world: World, places: str, where: str
+) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3,4,5")
+    world.stopped("job", places)
+    outcome = resume_job(world.backend, "job", "default")
+    with pytest.raises(NotNow) as refused:
+        check_started(outcome, world.backend, "job", "default")
+    assert refused.value.message == (
+        f"job has to wait: it is in the queue now, and {where}; it needs another"
+        " arena-topo resume job -n default when it fits"
+    )
 
 
 def test_a_stopped_gang_at_the_head_waits_for_others_alone(world: World) -> None:
