@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from arena_topo import layout
 from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.engines.backend import Backend
-from arena_topo.gang.advice import has_rdma
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
@@ -201,7 +200,7 @@ def measure_fragmentation(cluster: Cluster, backend: Backend | None = None) -> F
 def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     """The state of the nodes of a cluster that one gang may combine."""
     nodes = cluster.nodes
-    rdma = all(map(has_rdma, nodes))
+    rdma = all(node.rdma for node in nodes)
 
     def asked(workers: int, gpus: int, *, joined: bool = False) -> Request:
         shape = PodShape.SHARED if joined else PodShape.SEPARATE
