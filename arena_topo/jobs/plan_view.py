@@ -425,7 +425,9 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
     """The JSON of `plan`; every key is always present, null if unknown.
 
     `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the placement in
-    the form of `--on`. Bandwidths are GB/s, null for a job of one GPU.
+    the form of `--on`. Bandwidths are GB/s, null for a job of one GPU. `reservedFor` are the gangs
+    for which GPUs of the nodes of a refusal are reserved, the head of the queue before others, and
+    `reservedBy` is the first for which GPUs are reserved that this job could use.
     """
     plan, refused, valued = proposal.plan, proposal.refused, worth(proposal)
     forecast = plan.forecast if plan is not None else None
@@ -466,7 +468,7 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
                 "reason": refusal.reason.value,
                 "nodes": refusal.nodes,
                 "example": refusal.example,
-                "reservedFor": refusal.job,
+                "reservedFor": list(refusal.jobs),
             }
             for refusal in (refused.refusals if refused is not None else ())
         ],
