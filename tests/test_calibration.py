@@ -507,6 +507,30 @@ def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated, tmp_path):
     assert "NCCL 2.21.5 (calibration pool)" in out
 
 
+def test_a_plan_calls_a_network_unknown_only_where_no_calibration_measured_it(
+    arena, calibrated, tmp_path
+):
+    (tmp_path / "pool.csv").write_text("placement,gbps\n2x2,0.46\n2x1,0.46\n")
+    code, pairs, _ = arena(*LINE, "--measured=pool.csv", "--name=pairs", "-o=yaml")
+    assert code == 0
+    (tmp_path / "pairs.yaml").write_text(pairs)
+    plan = ("plan", "mpi", "--gpus=2", "--gputopology", "--state=state.json")
+    note = "the speed of the network between nodes is not known"
+    for workers, measured, known in (
+        (2, "", False),
+        (2, "--calibration=pairs.yaml", True),
+        (3, "--calibration=pairs.yaml", False),
+        (3, calibrated, True),
+    ):
+        line = (*plan, f"--workers={workers}", *filter(None, [measured]))
+        _, out, err = arena(*line)
+        drawn = arena(*line, "-o=svg")[1]
+        where = "one network" if known else "unknown network"
+        assert (note in err) is not known
+        for shown in (out, drawn):
+            assert (where in shown, "unknown network" in shown) == (True, not known)
+
+
 def test_a_published_calibration_counts_by_its_name_for_new_jobs_alone(arena, tmp_path):
     api = FakeApi()
     cluster = FakeCluster(api)

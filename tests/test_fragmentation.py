@@ -14,6 +14,8 @@ from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from arena_topo.job import MPIJob
+from arena_topo.jobs.proposal import propose
 from arena_topo.layout import folded
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation as screen
@@ -419,6 +421,21 @@ def test_a_node_with_a_slow_card_is_excluded_from_gangs_of_several_nodes():
     assert sixteen.full == pytest.approx(25 * 2 * 15 / 16 * 0.931)
     assert sixteen.whole == 1
     assert sixteen.counted == 2
+
+
+@pytest.mark.parametrize("device", ["", "rdma/hca"])
+def test_between_nodes_that_report_nics_the_bandwidth_is_that_of_plan(device):
+    """Pods get no RDMA from NICs that no device plugin offers."""
+    dgx = replace(presets.preset_machine("dgx-a100", "dgx"), nics_assumed="")
+    both = cluster(node("a", dgx, rdma=device), node("b", dgx, rdma=device))
+    job = MPIJob.sketch(workers=2, gpus=8, gputopology=True, rdma=bool(device))
+    planned = propose(job, None, namespace="default", cluster=both).plan.placement.bandwidth.point
+    report = measure_fragmentation(both)
+    (kind,) = report.kinds
+    best = gang(kind, 16)
+    assert (best.full, best.best, best.usable) == (planned,) * 3
+    network = "with RDMA, as in plan --rdma" if device else "over TCP, as in plan"
+    assert f"GB/s: full speed {network}\n" in screen.fragmentation_screen(report)
 
 
 def test_what_to_free_is_what_a_refusal_names():

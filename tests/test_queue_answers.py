@@ -20,10 +20,12 @@ from arena_topo.clusters import view
 from arena_topo.engines import Options, engine_choice
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queued import written
+from arena_topo.errors import NotNow
 from arena_topo.gang import planning, submission
 from arena_topo.gang.request import Site
-from arena_topo.gang.resume import resume_job
+from arena_topo.gang.resume import check_started, resume_job
 from arena_topo.job import MPIJob
+from arena_topo.jobs.plan_view import plan_json
 from arena_topo.jobs.proposal import Proposal, propose
 from arena_topo.manifests import (
     HEAD_RESERVATION,
@@ -249,6 +251,29 @@ def test_gpus_reserved_for_the_next_start_of_a_gang_are_free_to_itself(world: Wo
     assert first in world.plan(1, 4).notes
 
 
+@pytest.mark.parametrize(
+    ("places", "where"),
+    [
+        ("node-0/4,5,6,7;node-1/0,1,2,3", "GPUs are reserved for its next start"),
+        ("node-0/;gone/", "GPUs are reserved for its next start"),
+        ("gone/0,1,2,3;gone/4,5,6,7", "GPUs are reserved for it once it comes first"),
+    ],
+)
+def test_resume_says_of_a_stopped_gang_that_gpus_are_reserved_for_it_as_long_as_they_are(
+    world: World, places: str, where: str
+) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3,4,5")
+    world.stopped("job", places)
+    outcome = resume_job(world.backend, "job", "default")
+    with pytest.raises(NotNow) as refused:
+        check_started(outcome, world.backend, "job", "default")
+    assert refused.value.message == (
+        f"job has to wait: it is in the queue now, and {where}; it needs another"
+        " arena-topo resume job -n default when it fits"
+    )
+
+
 def test_a_stopped_gang_at_the_head_waits_for_others_alone(world: World) -> None:
     """Not for itself: what is reserved for its next start costs it nothing."""
     world.runs("small", "node-0/0,1,2,3", running_timeout=600)
@@ -277,6 +302,27 @@ def test_a_node_may_be_reserved_for_the_head_and_for_a_stopped_gang(world: World
         "4 GPUs of node-0 are reserved for default/head, which comes first in the queue;"
         " 2 GPUs of node-0 are reserved for the next start of default/job"
     )
+    both = ["default/head", "default/job"]
+    value = plan_json(planned)
+    assert [row["reservedFor"] for row in value["refusals"]] == [both, []]
+    assert value["reservedBy"] == "default/head"
+    world.waits("late", 4, 2, age=10)
+    said = why_view.explanation_json(world.why("late"))
+    assert [row["reservedFor"] for row in said["nodes"]] == [both, []]
+    cluster = overview.read_overview(world.backend).occupancy.cluster
+    report = fragmentation.measure_fragmentation(cluster, world.backend)
+    assert fragmentation.fragmentation_json(report)["kinds"][0]["reservedFor"] == both
+    first = fragmentation.fragmentation_screen(report).partition("\n")[0]
+    assert first == "0 of 16 GPUs are free, and 6 are reserved for default/head and default/job."
+
+
+def test_a_plan_names_the_head_of_the_queue_before_a_gang_that_was_stopped(world: World) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3")
+    world.stopped("job", "node-0/4,5,6,7", age=50)
+    world.waits("head", 1, 4, age=500)
+    planned = world.plan(1, 2)
+    assert planned.reserved_by == "default/head"
 
 
 def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world: World) -> None:

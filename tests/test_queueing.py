@@ -366,7 +366,7 @@ def test_gpus_that_are_only_counted_are_reserved_by_number() -> None:
         assignments=tuple(replace(one, gpus=()) for one in head.placement.assignments),
     )
     left = left_for(replace(head, placement=unknown), opaque).nodes[0]
-    assert (left.unattributed, left.free_count, left.reserved_for) == (6, 2, "a/head")
+    assert (left.unattributed, left.free_count, left.reserved_for) == (6, 2, ("a/head",))
 
 
 # The last reservation
@@ -512,7 +512,7 @@ def test_whoever_comes_later_never_delays_the_head(seen: Situation, head: Waitin
         left = {one.name: one for one in left_for(first, seen.cluster).nodes}
         for name, gpus in seats_of_placement(first.placement):
             assert not left[name].free & gpu_set(gpus)
-            assert left[name].reserved_for == "a/head"
+            assert left[name].reserved_for == ("a/head",)
 
 
 @given(seen=situations(), size=sizes)

@@ -267,7 +267,7 @@ def test_reserved_gpus_are_neither_free_nor_in_use_in_a_view():
     assert "secret" not in json.dumps(told)
     found = view.decode(written(**told), now=NOW)
     [here] = found.nodes
-    assert (here.reserved_for, here.reserved_count) == ("another gang", 3)
+    assert (here.reserved_for, here.reserved_count) == (("another gang",), 3)
     assert replace(here, reserved=None) == replace(kept, reserved=None, machine=here.machine)
     assert here.unreserved == replace(whole, machine=here.machine)
     [status] = occupancy.viewed(found).nodes

@@ -95,14 +95,13 @@ def estimate(
 
 def _pool(machines: Sequence[Machine], job: Traffic, wire: Wire) -> PoolRates | None:
     """The calibration of all machines of a job, if it measured such a job."""
-    pool = machines[0].pool if measured_between(machines[0], job.hosts, wire) else None
-    return pool if all(machine.pool == pool for machine in machines) else None
+    return machines[0].pool if measured_between(machines, job.hosts, wire) else None
 
 
-def measured_between(machine: Machine, hosts: int, wire: Wire) -> bool:
-    """Whether a calibration of the machine measured jobs of so many hosts."""
-    pool = machine.pool
-    if pool is None or pool.wire != wire:
+def measured_between(machines: Sequence[Machine], hosts: int, wire: Wire) -> bool:
+    """Whether one calibration, of all these machines, measured jobs of so many hosts."""
+    pool = machines[0].pool
+    if pool is None or pool.wire != wire or any(machine.pool != pool for machine in machines):
         return False
     return (pool.two if hosts == PAIR else pool.more) is not None
 

@@ -31,7 +31,7 @@ def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     chosen = set(placement.nodes)
     nodes = [node for node in cluster.nodes if node.name in chosen]
     nics = None
-    if placement.wire is not Wire.RDMA and all(map(has_rdma, nodes)):
+    if placement.wire is not Wire.RDMA and all(map(_has_rdma, nodes)):
         other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
         estimate = counted_on(other, binding)
         if estimate is not None and band(estimate.point) > band(forecast.usable):
@@ -39,7 +39,7 @@ def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     return tuple(filter(None, (shapes, nics)))
 
 
-def has_rdma(node: Node) -> bool:
+def _has_rdma(node: Node) -> bool:
     """Whether a node offers RDMA devices, or its NICs are known, not assumed from its model."""
     return bool(node.rdma or (node.machine.nics and not node.machine.nics_assumed))
 

@@ -48,7 +48,7 @@ from arena_topo.solver import (
     distances,
     in_cents,
 )
-from arena_topo.solver.door import NodeChoice, Solver
+from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
 from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.words import counted, listed, shortened
@@ -577,8 +577,11 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
             yield f"{shortened(names, 1)}: {words}"
     guess = cluster.guesses.get(placement.tier)
     # Else the speed of the NICs is known.
-    if guess and not all(
-        machine.nics and None not in {nic.speed for nic in machine.nics} for machine in machines
+    if guess and not (
+        network_is_measured(placement, cluster)
+        or all(
+            machine.nics and None not in {nic.speed for nic in machine.nics} for machine in machines
+        )
     ):
         yield guess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from arena_topo.clusters.queues import is_suspended, suspender
@@ -27,6 +28,7 @@ from arena_topo.gang.stored_job import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, patches
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.requests import job_of
 from arena_topo.solver import Unplaceable
 
@@ -153,7 +155,8 @@ def check_started(outcome: StartOutcome, backend: Backend, name: str, namespace:
         again = command("resume", name, namespace=namespace)
         watched = backend.queue is not None and backend.queue.watched()
         starts = "the controller starts it" if watched else f"it needs another {again}"
-        where = "it is in the queue now, and GPUs are reserved for it once it comes first"
+        when = "for its next start" if _has_reserved(outcome) else "for it once it comes first"
+        where = f"it is in the queue now, and GPUs are reserved {when}"
         if suspender(outcome.stored) is not None:
             where = "its workers stay at their gates"
         raise NotNow(
@@ -162,3 +165,16 @@ def check_started(outcome: StartOutcome, backend: Backend, name: str, namespace:
             hint=advice_on_existing(outcome.decision.nearest, name, namespace)
             or command("why", name, namespace=namespace),
         )
+
+
+def _has_reserved(outcome: StartOutcome) -> bool:
+    """Whether GPUs are reserved for the next start of a gang that was stopped."""
+    mine = queued(outcome.stored, {})
+    if mine is None or mine.reserved is None:
+        return False
+    with suppress(ValueError):
+        names = {node.name for node in outcome.decision.cluster.nodes}
+        nodes = {node for _, node, _ in parse_map(mine.reserved)}
+        # While its old pods end, nothing is decided yet, so that no node is known.
+        return not names or not names.isdisjoint(nodes)
+    return False

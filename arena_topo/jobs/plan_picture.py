@@ -219,7 +219,7 @@ def _nodes(side: _Side, cluster: Cluster) -> Sheet:
     tier = side.placement.tier
     if len(side.nodes) == 1 or tier == NODE_TIER:
         return drawn
-    network, rate = common_level(tier, cluster), cluster.rate(tier)
+    network, rate = common_level(side.placement, cluster), cluster.rate(tier)
     if rate is not None:
         network += f", {number(rate)} GB/s"
     return framed(drawn, network, "poor-frame" if side.poor else "on-frame")

@@ -22,6 +22,7 @@ from arena_topo.manifests import PlacementForecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement
+from arena_topo.solver.door import network_is_measured
 from arena_topo.topology import (
     BEYOND,
     NODE_TIER,
@@ -328,7 +329,7 @@ def _place(placement: Placement, cluster: Cluster) -> str:
     loads = list(placement.loads.values())
     chosen = {*placement.loads}
     models = {node.machine.model for node in cluster.nodes if node.name in chosen} - {None}
-    where = common_level(placement.tier, cluster) + (
+    where = common_level(placement, cluster) + (
         ", GPUs of several models" if len(models) > 1 else ""
     )
     if len(loads) == 1:
@@ -337,15 +338,17 @@ def _place(placement: Placement, cluster: Cluster) -> str:
     return f"{shares}, {where}"
 
 
-def common_level(tier: str, cluster: Cluster) -> str:
+def common_level(placement: Placement, cluster: Cluster) -> str:
     """The nearest common level of the nodes of a placement: `one node`, `one rack`."""
+    tier = placement.tier
     if tier == NODE_TIER:
         return "one node"
     if tier != BEYOND:
         return f"one {estimates.level(tier)}"
     if cluster.tiers:
         return "across the whole network"
-    return "unknown network" if cluster.beyond is None else "one network"
+    known = cluster.beyond is not None or network_is_measured(placement, cluster)
+    return "one network" if known else "unknown network"
 
 
 def _rows(proposal: Proposal, cluster: Cluster) -> str:
@@ -355,7 +358,7 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
     cells = [("", *_SPEED, "NODES")]
     for row, placement in enumerate(proposal.rows, 1):
         rate, least = placement.bandwidth, _counted(proposal, placement)
-        sentence = f"{'; '.join(_seats(placement))}: {common_level(placement.tier, cluster)}"
+        sentence = f"{'; '.join(_seats(placement))}: {common_level(placement, cluster)}"
         if least is not None and least != rate:
             sentence += f", {estimates.gbps_text(least.point)} at worst"
         cells.append((f"{row:>3}", *_speed(rate), sentence))
@@ -422,7 +425,9 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
     """The JSON of `plan`; every key is always present, null if unknown.
 
     `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the placement in
-    the form of `--on`. Bandwidths are GB/s, null for a job of one GPU.
+    the form of `--on`. Bandwidths are GB/s, null for a job of one GPU. `reservedFor` are the gangs
+    for which GPUs of the nodes of a refusal are reserved, the head of the queue before others, and
+    `reservedBy` is the first for which GPUs are reserved that this job could use.
     """
     plan, refused, valued = proposal.plan, proposal.refused, worth(proposal)
     forecast = plan.forecast if plan is not None else None
@@ -463,7 +468,7 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
                 "reason": refusal.reason.value,
                 "nodes": refusal.nodes,
                 "example": refusal.example,
-                "reservedFor": refusal.job,
+                "reservedFor": list(refusal.jobs),
             }
             for refusal in (refused.refusals if refused is not None else ())
         ],

@@ -76,12 +76,16 @@ class Proposal:
 
     @property
     def reserved_by(self) -> str | None:
-        """The gang for which GPUs are reserved that this one could use; None without one."""
+        """The gang for which GPUs are reserved that this one could use; None without one.
+
+        Of several it is the head of the queue.
+        """
         if self.cluster is None or self.request is None:
             return None
-        return next(
-            (node.reserved_for for node in Solver.of(self.cluster).withheld(self.request)), None
-        )
+        withheld = Solver.of(self.cluster).withheld(self.request)
+        held = [entry for node in withheld for entry in node.reservations()]
+        first = min(held, key=lambda entry: (not entry[1], entry[0].restart), default=None)
+        return None if first is None else first[0].job
 
     def __repr__(self) -> str:
         """The answer on one line, for a prompt."""

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from arena_topo import layout
 from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.engines.backend import Backend
-from arena_topo.gang.advice import has_rdma
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
@@ -139,7 +138,7 @@ class CombinableNodes:
     assumed: bool = False
     rdma: bool = False
     reserved: int = 0
-    reserved_for: str | None = None
+    reserved_for: tuple[str, ...] = ()
 
     @property
     def working(self) -> tuple[NodeGroup, ...]:
@@ -201,7 +200,7 @@ def measure_fragmentation(cluster: Cluster, backend: Backend | None = None) -> F
 def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     """The state of the nodes of a cluster that one gang may combine."""
     nodes = cluster.nodes
-    rdma = all(map(has_rdma, nodes))
+    rdma = all(node.rdma for node in nodes)
 
     def asked(workers: int, gpus: int, *, joined: bool = False) -> Request:
         shape = PodShape.SHARED if joined else PodShape.SEPARATE
@@ -244,11 +243,10 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     )
 
 
-def _reserving(nodes: Iterable[Node]) -> str | None:
-    """The gangs for which idle GPUs of nodes are reserved, as a list; None without any."""
+def _reserving(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The gangs for which idle GPUs of nodes are reserved."""
     held = (held for node in nodes for held in node.reservations())
-    jobs = dict.fromkeys(reservation.job for reservation, idle in held if idle)
-    return listed(list(jobs)) if jobs else None
+    return tuple(dict.fromkeys(reservation.job for reservation, idle in held if idle))
 
 
 class _Asked(Protocol):
@@ -401,7 +399,8 @@ def largest_gang_text(kind: CombinableNodes) -> str:
     free = f"{kind.free} of {counted(kind.total, 'GPU')} {_are(kind.free)} free"
     missing = kind.missing
     if kind.reserved:
-        free += f", and {kind.reserved} {_are(kind.reserved)} reserved for {kind.reserved_for}"
+        gangs = listed(kind.reserved_for)
+        free += f", and {kind.reserved} {_are(kind.reserved)} reserved for {gangs}"
     if not kind.free:
         return free if kind.reserved else f"no GPU is free, of {kind.total}"
     if missing is None:
@@ -517,17 +516,17 @@ def fragmentation_json(result: Fragmentation, *, emulated: bool = False) -> dict
 
     `kinds` are the nodes that one gang may combine, by `model` and `resource`, with the numbers of
     GPUs `totalGPUs`, `freeGPUs`, `unavailableGPUs` (idle on nodes where no job can start),
-    `reservedGPUs` (free for the gang `reservedFor`, which comes first in the queue) and
-    `strandedGPUs`, the `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed` the
-    rate of their NVLinks is a guess. `gangs`: by `size` the compact shape `workers` x
-    `gpusPerWorker`, its `fullGBps` on the empty cluster, how many fit at once at that speed
-    (`whole`, and `wholeEmpty` on the empty cluster), by numbers alone (`counted`), and what one
-    gang of any shape gets now: `bestGBps` as planned, `usableGBps` whatever GPUs the kubelet picks,
-    on `bestNodes` nodes within `bestTier`; null if no gang
-    fits, or for a single GPU. `sets` and those of `nodes`: disjoint sets by `size`, `whole`,
-    `broken`, and `most` of the empty machines. `nodes` are grouped by state: `names`, `gpus`,
-    `free` and `reserved` of each, `stranded`, `opaque` (the indexes of the free GPUs are not known)
-    and `unavailable`. `sharedGPUs` on `sharedNodes` are partitioned or shared.
+    `reservedGPUs` (free, but for the gangs `reservedFor`) and `strandedGPUs`, the
+    `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed` the rate of their
+    NVLinks is a guess. `gangs`: by `size` the compact shape `workers` x `gpusPerWorker`, its
+    `fullGBps` on the empty cluster, how many fit at once at that speed (`whole`, and `wholeEmpty`
+    on the empty cluster), by numbers alone (`counted`), and what one gang of any shape gets now:
+    `bestGBps` as planned, `usableGBps` whatever GPUs the kubelet picks, on `bestNodes` nodes within
+    `bestTier`; null if no gang fits, or for a single GPU. `sets` and those of
+    `nodes`: disjoint sets by `size`, `whole`, `broken`, and `most` of the empty machines. `nodes`
+    are grouped by state: `names`, `gpus`, `free` and `reserved` of each, `stranded`, `opaque` (the
+    indexes of the free GPUs are not known) and `unavailable`. `sharedGPUs` on `sharedNodes` are
+    partitioned or shared.
     """
     return {
         "apiVersion": "arena-topo/v1",
@@ -563,7 +562,7 @@ def _kind_value(kind: CombinableNodes) -> dict[str, Any]:
         "freeGPUs": kind.free,
         "unavailableGPUs": kind.away,
         "reservedGPUs": kind.reserved,
-        "reservedFor": kind.reserved_for,
+        "reservedFor": list(kind.reserved_for),
         "strandedGPUs": kind.stranded,
         "largestWholeGang": kind.largest,
         "verdict": largest_gang_text(kind),

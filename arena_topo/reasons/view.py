@@ -225,7 +225,7 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
                 "reason": refusal.reason.value,
                 "nodes": refusal.nodes,
                 "example": str(refusal.example),
-                "reservedFor": refusal.job,
+                "reservedFor": list(refusal.jobs),
             }
             for refusal in explanation.refusals
         ],

@@ -36,6 +36,7 @@ from arena_topo.solver.gpu_sets import UNLIMITED as UNLIMITED
 from arena_topo.solver.gpu_sets import GPUSets as GPUSets
 from arena_topo.solver.gpu_sets import sets_of as sets_of
 from arena_topo.topology import BEYOND, NODE_TIER, Cluster, Node, NodeName
+from arena_topo.words import listed
 
 BAND = 1.1
 """Bandwidths within this factor count as equal: about the error of the model on rows that it was
@@ -230,18 +231,18 @@ class Verdict(Enum):
 class Refusal:
     """A reason why nodes take no worker (or not enough), the number of nodes, one of them.
 
-    `job` is the gang for which they are reserved, if that is the reason.
+    `jobs` are the gangs for which they are reserved, if that is the reason.
     """
 
     reason: Reason
     nodes: int
     example: NodeName
-    job: str | None = None
+    jobs: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The reason in words: `reserved for team-a/bert`."""
-        return self.reason.value if self.job is None else f"reserved for {self.job}"
+        return f"reserved for {listed(self.jobs)}" if self.jobs else self.reason.value
 
 
 class Unplaceable(ArenaError):

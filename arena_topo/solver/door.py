@@ -28,10 +28,19 @@ from arena_topo.solver.fragmentation import proximity
 from arena_topo.solver.index import Index
 from arena_topo.solver.release import Freeing
 from arena_topo.solver.search import NodeChoice, Objective, Search
-from arena_topo.solver.valuation import value_placement
+from arena_topo.solver.valuation import network_is_measured, value_placement
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
-__all__ = ["Follower", "NodeChoice", "Objective", "Solver", "place", "proximity", "valued"]
+__all__ = [
+    "Follower",
+    "NodeChoice",
+    "Objective",
+    "Solver",
+    "network_is_measured",
+    "place",
+    "proximity",
+    "valued",
+]
 
 
 class Solver:

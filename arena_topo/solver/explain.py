@@ -130,7 +130,7 @@ class _Changes:
 
     def refusals(self) -> Iterator[Refusal]:
         """Why nodes take no worker, or not enough of them, counted by reason."""
-        counts: dict[tuple[Reason, str | None], tuple[int, Node]] = {}
+        counts: dict[tuple[Reason, tuple[str, ...]], tuple[int, Node]] = {}
         for group, node in enumerate(self.pool.nodes):
             reason = refused(self.request, node)
             if reason is None and withheld(self.request, node):
@@ -141,11 +141,11 @@ class _Changes:
                 busy = node.free_count < self.request.gpus
                 reason = Reason.BUSY if busy else Reason.RESOURCES
                 reason = Reason.BROKEN if node.healthy_count < self.request.gpus else reason
-            cause = reason, node.reserved_for if reason is Reason.RESERVED else None
+            cause = reason, node.reserved_for if reason is Reason.RESERVED else ()
             nodes, example = counts.get(cause, (0, node))
             counts[cause] = (nodes + self.pool.counts[group], example)
-        for (reason, job), (nodes, example) in counts.items():
-            yield Refusal(reason=reason, nodes=nodes, example=example.name, job=job)
+        for (reason, jobs), (nodes, example) in counts.items():
+            yield Refusal(reason=reason, nodes=nodes, example=example.name, jobs=jobs)
 
     @cached_property
     def _scarce(self) -> Reason:

@@ -129,7 +129,7 @@ class Loads:
             return several and terms.wire is Wire.RDMA and self.nics_assumed(terms.wire)
         if terms.hosts is Hosts.DOMAIN or terms.network is not None:
             return False
-        if measured_between(self.machine, AMONG[terms.hosts], terms.wire):
+        if measured_between((self.machine,), AMONG[terms.hosts], terms.wire):
             return False
         return self.nics_assumed(terms.wire)
 

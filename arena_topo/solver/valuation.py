@@ -14,7 +14,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.bandwidth import Estimate, Host, Wire, estimate, measured_between
 from arena_topo.solver import Assignment, Placement, Proof, Request
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.topology import (
@@ -175,6 +175,17 @@ def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
         return None
     known = MODELS.get(node.machine.model or "")
     return None if known is None or not known.domain else node.domains[: at + 1]
+
+
+def network_is_measured(placement: Placement, cluster: Cluster) -> bool:
+    """Whether a calibration measured the network between the hosts of a placement."""
+    nodes = {node.name: node for node in cluster.nodes}
+    hosts = {
+        nvlink_domain(cluster, nodes[seat.node]) or (seat.node if placement.joined else seat.worker)
+        for seat in placement.assignments
+    }
+    machines = [nodes[name].machine for name in placement.nodes]
+    return measured_between(machines, len(hosts), placement.wire)
 
 
 def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:

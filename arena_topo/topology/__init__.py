@@ -15,7 +15,6 @@ from enum import Enum, IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from arena_topo.topology.models import LANES_PER_GPU, MOST_LANES
-from arena_topo.words import listed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -422,12 +421,11 @@ class Node:
         return max(0, count(self.free) - self.unattributed)
 
     @property
-    def reserved_for(self) -> str | None:
-        """The gangs for which idle GPUs, else GPUs in use, are reserved, for people; else None."""
+    def reserved_for(self) -> tuple[str, ...]:
+        """The gangs for which idle GPUs, else GPUs in use, are reserved."""
         held = list(self.reservations())
         idle = [reservation for reservation, gpus in held if gpus]
-        jobs = dict.fromkeys(one.job for one in idle or (one for one, _ in held))
-        return listed(list(jobs)) if jobs else None
+        return tuple(dict.fromkeys(one.job for one in idle or (one for one, _ in held)))
 
     def reservations(self) -> Iterator[tuple[Reservation, int]]:
         """Its reservations, and how many more GPUs would be free without each."""
