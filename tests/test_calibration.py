@@ -272,6 +272,26 @@ def test_a_measured_network_draws_a_job_out_of_a_slower_node_and_an_assumed_one_
     assert nodes_of(replace(T4, nics=())) == 1
 
 
+def test_a_measured_network_counts_instead_of_the_computed_one_but_never_above_its_own_rate():
+    """By its rate a network of 1.25 GB/s carries 0.65 over sockets, and never more than 1.25."""
+
+    def reached(rate):
+        pool = replace(POOL, more=MeasuredRate(rate, rate, rate))
+        machine = replace(T4, nics=(), software=Software(pool=pool))
+        nodes = tuple(
+            Node(name=NodeName(f"n{at}"), machine=machine, free=gpu_set(range(4)))
+            for at in range(3)
+        )
+        cluster = Cluster(nodes=nodes, beyond=1.25)
+        found = Solver(cluster).find(Request(workers=12, gpus=1, joined=True))
+        assert found is not None
+        assert found.bandwidth is not None
+        return found.bandwidth.point, found.proof.optimal
+
+    assert reached(1.0) == (1.0, True)
+    assert reached(3.0) == (1.25, True)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -20,7 +20,7 @@ from fake_cluster import FakeCluster
 
 from arena_topo import cli
 from arena_topo.admin import controller
-from arena_topo.admin.controller import REVIVAL, SILENT_AFTER, Controller
+from arena_topo.admin.controller import PERIOD, REVIVAL, SILENT_AFTER, Controller
 from arena_topo.clusters import view
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
@@ -205,6 +205,23 @@ def test_a_gang_that_can_never_fit_any_more_says_so_and_is_not_tried_in_every_ro
     assert "can never be placed" in here.reason("second")
     assert len(tried) == 1
     assert [line for line in here.said if "can never be placed" in line]
+
+
+def test_a_gang_whose_level_the_cluster_no_longer_has_says_so_and_is_not_tried_in_every_round(
+    world,
+):
+    here, leaf, nodes = world(2), "network.topology.nvidia.com/leaf", ("node-0", "node-1")
+    for name in nodes:
+        with here.api.edit("Node", name) as node:
+            node["metadata"]["labels"][leaf] = "a"
+    here.submit("first", workers=16)
+    here.submit("second", workers=16, topology_required="leaf")
+    for name in nodes:
+        with here.api.edit("Node", name) as node:
+            del node["metadata"]["labels"][leaf]
+    here.rounds(2)
+    assert "this cluster has no such level" in here.reason("second")
+    assert here.controller.due - here.time > PERIOD
 
 
 def test_a_gang_whose_binding_the_cluster_does_not_have_keeps_nothing_from_others(world):

@@ -76,6 +76,15 @@ def test_nodes_with_equal_config_maps_share_one_matrix():
     assert [one.machine.name for one in cluster.nodes] == ["n0", "n1", "n2"]
 
 
+def test_nodes_of_one_instance_type_share_what_the_solver_would_have_to_compare():
+    labels = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
+    first, second = (
+        one.machine for one in seen(*(node(f"n{i}", labels=labels) for i in (0, 1))).nodes
+    )
+    assert first.nics_plugin is not None
+    assert (first.nics is second.nics, first.software is second.software) == (True, True)
+
+
 def test_equal_matrices_of_different_gpu_models_are_different_machines():
     cluster = seen(
         node("n0", labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}),
@@ -84,6 +93,13 @@ def test_equal_matrices_of_different_gpu_models_are_different_machines():
         config_map("n1"),
     )
     assert [one.machine.model for one in cluster.nodes] == ["V100", "A100"]
+
+
+def test_gpus_that_a_gang_has_already_are_not_reserved_for_its_next_start_as_well():
+    moving = job("m", "node-a/1,2", annotations={"arena-topo.io/reserved": "node-a/0,1"})
+    found = only(node(), config_map(), moving)
+    assert members(found.free) == (3, 4, 5, 6, 7)
+    assert (members(found.reserved_gpus), found.free_count) == ((0,), 5)
 
 
 def test_a_pod_that_names_its_devices_makes_exactly_those_busy():

@@ -29,6 +29,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
@@ -814,7 +815,10 @@ class Controller:
         now.
         """
         asked = self._as_asked(job).job
-        fits = self._fits(job, view)
+        fits = False
+        # Of a request that makes no sense here, the decision says why.
+        with suppress(InvalidJob):
+            fits = self._fits(job, view)
         if not fits and (older or self._just_refused(job) or self._reasons_due()):
             return False
         if not older:

@@ -107,14 +107,17 @@ def measured_between(machines: Sequence[Machine], hosts: int, wire: Wire) -> boo
 
 
 def _calibrated(value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Traffic) -> Estimate:
-    """The limit between hosts that a calibration measured; known NICs still limit their GPUs."""
+    """The limit between hosts that a calibration measured.
+
+    Known NICs still limit their GPUs, and a network of known rate what a host sends.
+    """
     rate = pool.two if job.hosts == PAIR else pool.more
     assert rate is not None, "a pool without this rate does not count"
     # A machine was measured with one host; its pods share its network.
     pods = max(Counter(machine.name for host in hosts for machine, _ in host.parts).values())
     by = min(host.size for host in hosts) if pool.each else 1 / pods
     known = value.regime is not Regime.TCP and not value.guess
-    most = value.high if known else math.inf
+    most = value.high if known else job.once * job.most
     farther = f"{job.hosts} hosts reach what {pool.hosts} did, the most that were measured"
     return replace(
         value,

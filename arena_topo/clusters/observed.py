@@ -49,6 +49,7 @@ from arena_topo.topology import (
     Node,
     NodeGPUs,
     NodeName,
+    Software,
     calibrated,
     count,
     documents,
@@ -368,7 +369,10 @@ class _Cards:
 
 
 class _NodeSoftware:
-    """The software of each node, from the fabric file."""
+    """The software of each node, from the fabric file.
+
+    Nodes of a kind share one object, so the solver need not compare them.
+    """
 
     def __init__(self, file: FabricFile | None) -> None:
         self._where = "" if file is None else file.where
@@ -376,6 +380,7 @@ class _NodeSoftware:
         self._site = USUAL if file is None else file.site
         self._unused = dict(enumerate(self._entries))
         self._lacking = self._site.pool
+        self._made: dict[Software, Software] = {}
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node with these labels, with its software."""
@@ -392,6 +397,7 @@ class _NodeSoftware:
         plugin = None if instance is None else instance.plugin
         if software == machine.software and plugin is None:
             return known
+        software = self._made.setdefault(software, software)
         return replace(known, machine=replace(machine, software=software, nics_plugin=plugin))
 
     def notes(self) -> Iterable[Note]:

@@ -120,7 +120,8 @@ def uses_of(
                 continue
             exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
             if kept:
-                uses[node].reserve("/".join(job.key), job.each, exact, job.since)
+                size = min(len(gpus) or job.each, job.each)
+                uses[node].reserve("/".join(job.key), size, exact, job.since)
             else:
                 uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
     return uses

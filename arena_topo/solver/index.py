@@ -95,6 +95,8 @@ class Index:
         self._cluster: Cluster | None = cluster
         self._assumed: set[Wire] = set()
         """The wires for which the NICs of some machine are of unknown speed."""
+        self._measured: set[Wire] = set()
+        """The wires over which a calibration of some machine measured jobs of several hosts."""
         self._kinds: dict[tuple[Loads, int], tuple[tuple[GPU, ...], int]] = {}
         self._kind_numbers: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
@@ -345,6 +347,7 @@ class Index:
             # GPUs that are remembered exist, so no others get their id.
             known = self._kinds[loads, id(gpus)] = gpus, number
             self._assumed |= {wire for wire in Wire if loads.nics_assumed(wire)}
+            self._measured |= {wire for wire in Wire if loads.measured(wire)}
         key = (
             known[1],
             _state(node),
@@ -380,10 +383,16 @@ class Index:
         return nearest or any(len(domain.children) > 1 for domain in self.levels[level])
 
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
-        """GB/s that the network allows to a gang whose nodes first meet at a level."""
+        """GB/s that the network allows to a gang whose nodes first meet at a level.
+
+        UNLIMITED where the values of nodes have that limit: what a calibration measured may exceed
+        what is computed for the network.
+        """
         if hosts not in AMONG:
             return UNLIMITED
         rate = rate_of_level(self.fabric, level)
+        if rate is not None and request.wire in self._measured:
+            return UNLIMITED
         if rate is None:
             rate = limit_of_level(self.fabric, level)
         if rate == UNLIMITED:
@@ -394,7 +403,7 @@ class Index:
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
         network = None if level is None else rate_of_level(self.fabric, level)
-        if network is not None and request.wire not in self._assumed:
+        if network is not None and request.wire not in self._assumed | self._measured:
             # NICs of known speed count up to the rate of any network, which is applied to the gang.
             network = math.inf
         return Terms(

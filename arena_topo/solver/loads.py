@@ -139,6 +139,10 @@ class Loads:
             return not any(nic.speed for nic in self.machine.nics)
         return not self._known
 
+    def measured(self, wire: Wire) -> bool:
+        """Whether a calibration of the machine measured jobs of several hosts over a wire."""
+        return any(measured_between(self.machine, hosts, wire) for hosts in AMONG.values())
+
     def rate(self, chosen: GPUSet, terms: Terms) -> float:
         """GB/s that these GPUs of a node allow to a job."""
         if self.by_count(terms):
