@@ -141,7 +141,7 @@ class Loads:
 
     def measured(self, wire: Wire) -> bool:
         """Whether a calibration of the machine measured jobs of several hosts over a wire."""
-        return any(measured_between(self.machine, hosts, wire) for hosts in AMONG.values())
+        return any(measured_between((self.machine,), hosts, wire) for hosts in AMONG.values())
 
     def rate(self, chosen: GPUSet, terms: Terms) -> float:
         """GB/s that these GPUs of a node allow to a job."""

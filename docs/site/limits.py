@@ -36,7 +36,7 @@ from arena_topo.simulate.traces import Poisson
 
 FIGURES = Path(__file__).resolve().parents[1] / "simulate-figures.tsv"
 PAGE = FIGURES.with_name("simulate.md")
-JOBS, SEEDS, NODES, LOAD = 1_000, 3, "8xdgx-1-v100", 0.8
+JOBS, SEEDS, NODES, LOAD = 1_500, 5, "16xdgx-1-v100", 0.8
 DAY, HOURS = 24 * 3600.0, 4 * 3600.0
 
 SETTINGS = (
