@@ -134,7 +134,10 @@ def test_the_trace_may_come_from_standard_input():
         (("--generate", "poisson:x", *NODES, "--load", "1"), "error: --generate poisson:x: expect"),
         (("TRACE", "--generate", "poisson:9", *NODES), "error: --generate and TRACE exclude each"),
         (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
-        (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
+        (
+            ("TRACE", "--nodes", "0xdgx-1-v100"),
+            "error: cannot read the machines of '0xdgx-1-v100': a count is 0\n  try:  write COUNTx",
+        ),
         (("TRACE", *NODES, "--policy", "pakc"), "error: --policy is invalid"),
         (("TRACE", *NODES, "--queue", "fifo"), "error: --queue is invalid"),
         (("TRACE", *NODES, "--patience", "long"), "error: --patience is invalid"),
