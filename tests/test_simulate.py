@@ -145,7 +145,10 @@ def test_the_trace_may_come_from_standard_input():
         (("TRACE", *NODES, "--fabric", "x"), "error: --fabric needs --state"),
         (("TRACE", "--state", "none.json"), "error: none.json: cannot"),
         (("TRACE", "--nodes", "3xdgx"), "error: unknown preset 'dgx'"),
-        (("TRACE", "--nodes", "0xdgx-1-v100"), "error: cannot read the machines"),
+        (
+            ("TRACE", "--nodes", "0xdgx-1-v100"),
+            "error: cannot read the machines of '0xdgx-1-v100': a count is 0\n  try:  write COUNTx",
+        ),
         (("TRACE", *NODES, "--policy", "pakc"), "error: --policy is invalid"),
         (("TRACE", *NODES, "--queue", "fifo"), "error: --queue is invalid"),
         (("TRACE", *NODES, "--patience", "long"), "error: --patience is invalid"),

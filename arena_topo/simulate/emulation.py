@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import Wire
+from arena_topo.errors import UsageError
 from arena_topo.topology import Cluster, Node, NodeName, Tier, presets
 
 LEAF_NODES = 8
@@ -34,10 +35,19 @@ leaves, and 10 GbE; both are our choice."""
 
 
 def machine_counts(text: str) -> str:
-    """The machines of `COUNTxPRESET,...` (also PRESET:COUNT), as `presets.numbers` reads them."""
+    """The machines of `COUNTxPRESET,...` (also PRESET:COUNT), as `presets.numbers` reads them.
+
+    UsageError for a count of 0.
+    """
     parts = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]+)x(.+)", part)
+        if match and not int(match[1]):
+            raise UsageError(
+                f"cannot read the machines of {text!r}: a count is 0",
+                hint="write COUNTxPRESET, for instance 64xdgx-1-v100 or 8xdgx-1-v100,4xhgx-h100",
+                flag="--nodes",
+            )
         parts.append(f"{match[2].strip()}:{match[1]}" if match else part)
     return ",".join(parts)
 
