@@ -534,15 +534,17 @@ def test_a_plan_calls_a_network_unknown_only_where_no_calibration_measured_it(
     code, pairs, _ = arena(*LINE, "--measured=pool.csv", "--name=pairs", "-o=yaml")
     assert code == 0
     (tmp_path / "pairs.yaml").write_text(pairs)
-    plan = ("plan", "mpi", "--gpus=2", "--gputopology", "--state=state.json")
-    note = "the speed of the network between nodes is not known"
-    for workers, measured, known in (
-        (2, "", False),
-        (2, "--calibration=pairs.yaml", True),
-        (3, "--calibration=pairs.yaml", False),
-        (3, calibrated, True),
+    note, of_two = "the speed of the network between nodes is not known", "--calibration=pairs.yaml"
+    for more, known in (
+        (("--workers=2", "--gpus=2"), False),
+        (("--workers=2", "--gpus=2", of_two), True),
+        (("--workers=3", "--gpus=2", of_two), False),
+        (("--workers=3", "--gpus=2", calibrated), True),
+        # NCCL counts a host for each pod, so that these are four on two nodes.
+        (("--workers=4", "--gpus=1", of_two), False),
+        (("--workers=4", "--gpus=1", of_two, "--pod-shape=fused"), True),
     ):
-        line = (*plan, f"--workers={workers}", *filter(None, [measured]))
+        line = ("plan", "mpi", "--gputopology", "--state=state.json", *more)
         _, out, err = arena(*line)
         drawn = arena(*line, "-o=svg")[1]
         where = "one network" if known else "unknown network"
