@@ -657,3 +657,19 @@ def test_four_one_gpu_pods_on_an_idle_dgx1_get_a_quad():
     answer = place(Request(workers=4, gpus=1, joined=False), cluster(node("a", V100)))
     assert {gpu for one in answer.assignments for gpu in one.gpus} in ({0, 1, 2, 3}, {4, 5, 6, 7})
     assert answer.inside.point == pytest.approx(86.4)
+
+
+def test_a_tray_whose_gpus_do_not_reach_each_other_joins_the_others_as_hosts_of_its_own():
+    """Its four pods, and the other tray as one host, are all there is for eight workers."""
+    alone = replace(TRAY, software=Software(p2p=False))
+    on = cluster(
+        node("a", TRAY, domains=("rack",)),
+        node("b", alone, domains=("rack",)),
+        tiers=(Tier(name="nvlink", bandwidth=50.0),),
+        beyond=12.5,
+    )
+    for joined in (True, False):
+        found = Solver(on).find(Request(workers=8, gpus=1, joined=joined, wire=Wire.RDMA))
+        assert found is not None
+        assert found.nodes == ("a", "b")
+        assert found.tier == "nvlink"

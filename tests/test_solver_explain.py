@@ -57,6 +57,19 @@ def test_pods_that_are_hosts_of_their_own_can_be_fused_to_get_what_they_ask_for(
     assert "fused" not in said(world, workers=4, gpus=1, min_bandwidth=500.0, joined=False)
 
 
+def test_cpu_that_is_reserved_is_told_from_cpu_in_use_on_nodes_that_are_alike_otherwise():
+    """Both have a core left: on one the head of the queue gets eight others, on the other one."""
+    some, much = (
+        node(name, V100, all_cpu=16.0, cpu=1.0 + reserved).reserve(
+            "x/head", gpu_set((0, 1)), cpu=reserved
+        )
+        for name, reserved in (("a", 1.0), ("b", 8.0))
+    )
+    refused = explain_refusal(Request(workers=1, gpus=1, cpu=4.0), Index(cluster(some, much)))
+    reasons = {(each.reason, each.nodes, each.example) for each in refused.refusals}
+    assert reasons == {(Reason.RESOURCES, 1, "a"), (Reason.RESERVED, 1, "b")}
+
+
 def test_a_node_that_is_named_node_is_not_called_that_twice():
     world = cluster(node("node-3", V100, 0b11))
     assert said(world, workers=4, gpus=1) == (

@@ -398,17 +398,22 @@ class NodeGroups:
             marked = nodes
         marks: dict[NodeName, object] = {}
         for name in marked:
-            cpu, memory = _resources(nodes[name], idle=self.idle)
+            node = nodes[name]
             marks[name] = (
                 request.excluded.get(name),
-                cpu if request.cpu else None,
-                memory if request.memory else None,
-                self._key(nodes[name]) if self._key else None,
+                self._limits(node),
+                None if self.idle else self._limits(node.unreserved),
+                self._key(node) if self._key else None,
             )
         if not marks:
             return self._states, self._state_of
         parts, of = self.index.split(self._states, self._state_of, marks)
         return self.index.ordered(parts.values(), of), of
+
+    def _limits(self, node: Node) -> tuple[float | None, int | None]:
+        """The CPU and memory of a node, as far as the request asks for them."""
+        cpu, memory = _resources(node, idle=self.idle)
+        return cpu if self._request.cpu else None, memory if self._request.memory else None
 
     def split(self, key: Callable[[Node], object]) -> NodeGroups:
         """The same nodes in smaller groups, whose nodes have the same key too."""

@@ -375,6 +375,8 @@ class Search:
 
     def _ways(self, limit: int) -> Iterator[Way]:
         """The ways to place the gang on several nodes, nearest levels first."""
+        tiers = [tier.name for tier in self.index.fabric.tiers]
+        widest = tiers.index(NVLINK) if NVLINK in tiers else None
         for level in range(len(self.index.fabric.tiers) - 1, CLUSTER_LEVEL - 1, -1):
             if self.index.distance(level) > limit:
                 return
@@ -386,7 +388,8 @@ class Search:
                 for way in ways:
                     if (way.terms.hosts is Hosts.DOMAIN) in joined:
                         yield way._replace(kind=kind)
-                if True in joined and not nvlink:
+                # An NVLink domain may have nodes whose GPUs do not use it: hosts of their own.
+                if True in joined and (not nvlink or (level == widest and False in joined)):
                     yield from _of_parts(self.request, self.index, level, kind)
 
     @cached_property
