@@ -29,7 +29,8 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import kubeconfig as files
 from arena_topo.engines.kubernetes import podexec
 from arena_topo.engines.kubernetes.connection import PAGE, Connection
-from arena_topo.engines.kubernetes.kubeconfig import configured
+from arena_topo.engines.kubernetes.kubeconfig import Access, configured
+from arena_topo.engines.kubernetes.transport import ConnectionPool, Unopened
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -487,6 +488,15 @@ def test_a_proxy_that_drips_its_answer_ends_with_the_time_of_the_call(tmp_path: 
         config = kubeconfig(tmp_path / "c", "https://kubernetes.test", cluster=cluster)
         with pytest.raises(ClusterError, match=r"the proxy to .* does not answer"):
             Connection(Options(kubeconfig=config, request_timeout=0.5)).get("/version")
+    assert proxy.sent < len(head) / 2
+
+
+def test_a_proxy_that_drips_its_answer_ends_with_the_time_of_connecting():
+    head = OK + b"x: y\r\n" * 20
+    with dripping(head, len(OK)) as proxy:
+        pool = ConnectionPool(Access(server="https://kubernetes.test", proxy=proxy.url))
+        with pytest.raises(Unopened, match="proxy"):
+            pool.dialled(0.5, lambda: 60.0)
     assert proxy.sent < len(head) / 2
 
 
