@@ -29,7 +29,8 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import kubeconfig as files
 from arena_topo.engines.kubernetes import podexec
 from arena_topo.engines.kubernetes.connection import PAGE, Connection
-from arena_topo.engines.kubernetes.kubeconfig import configured
+from arena_topo.engines.kubernetes.kubeconfig import Access, configured
+from arena_topo.engines.kubernetes.transport import ConnectionPool, Unopened
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -487,6 +488,15 @@ def test_a_proxy_that_drips_its_answer_ends_with_the_time_of_the_call(tmp_path: 
         config = kubeconfig(tmp_path / "c", "https://kubernetes.test", cluster=cluster)
         with pytest.raises(ClusterError, match=r"the proxy to .* does not answer"):
             Connection(Options(kubeconfig=config, request_timeout=0.5)).get("/version")
+    assert proxy.sent < len(head) / 2
+
+
+def test_a_proxy_that_drips_its_answer_ends_with_the_time_of_connecting():
+    head = OK + b"x: y\r\n" * 20
+    with dripping(head, len(OK)) as proxy:
+        pool = ConnectionPool(Access(server="https://kubernetes.test", proxy=proxy.url))
+        with pytest.raises(Unopened, match="proxy"):
+            pool.dialled(0.5, lambda: 60.0)
     assert proxy.sent < len(head) / 2
 
 
@@ -1183,6 +1193,62 @@ def test_what_lies_behind_an_answer_is_never_the_answer_to_the_next_request(
     connection, taken = answering(pieces)
     assert connection.get(f"{MAP}/a")["metadata"]["name"] == "a"
     assert connection.get(f"{MAP}/b")["metadata"]["name"] == "b"
+    assert len(taken) == 2
+
+
+def test_what_lies_behind_an_answer_through_a_proxy_of_tls_is_no_answer_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two records of the server lie in one of the proxy: the client has read the second too."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    taken: list[int] = []
+
+    def converse(proxy: ssl.SSLSocket) -> None:
+        proxy.recv(65536)
+        proxy.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = context.wrap_bio(came, goes, server_side=True)
+
+        def done(step: Callable[[], Any]) -> Any:
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    if goes.pending:
+                        proxy.sendall(goes.read())
+                    if not came.write(proxy.recv(65536)):
+                        raise ConnectionError from None  # the client has gone
+
+        done(server.do_handshake)
+        while data := done(lambda: server.read(65536)):
+            server.write(named(data.split(b" ")[1].decode()))
+            server.write(stays(a_map("evil")))
+            proxy.sendall(goes.read())
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                taken.append(peer.fileno())
+                with contextlib.suppress(OSError), context.wrap_socket(peer, server_side=True) as p:
+                    converse(p)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        cluster = {
+            "certificate-authority": str(TLS / "ca.pem"),
+            "proxy-url": f"https://127.0.0.1:{listener.getsockname()[1]}",
+        }
+        config = kubeconfig(tmp_path / "config", "https://127.0.0.1:6443", cluster=cluster)
+        connection = Connection(Options(kubeconfig=config, request_timeout=5.0))
+        for name in "ab":
+            assert connection.get(f"{MAP}/{name}")["metadata"]["name"] == name
+        connection.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
     assert len(taken) == 2
 
 

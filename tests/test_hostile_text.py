@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -432,6 +433,22 @@ def test_a_sequence_without_an_end_holds_nothing_up():
     log = LogText(colours=True)
     assert log.feed(b"\x1b[" + b"1;" * 10_000)
     assert len(log.end()) < 100
+
+
+def test_a_log_of_binary_data_takes_no_call_for_each_character():
+    data = bytes(200_000)
+
+    def seconds(work: Callable[[], object]) -> float:
+        def once() -> float:
+            begun = time.process_time()
+            work()
+            return time.process_time() - begun
+
+        return min(once() for _ in range(3))
+
+    calls = seconds(lambda: re.sub(b"\0", lambda match: repr(match[0]).encode(), data))
+    assert seconds(lambda: LogText(colours=False).feed(data)) < calls / 2
+    assert seconds(lambda: log_line(data, colours=True)) < calls / 2
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=30)

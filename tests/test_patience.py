@@ -79,6 +79,18 @@ def test_from_a_third_of_the_best_band_on_a_gang_starts() -> None:
         assert (waits_for(pair, offer, idle, until=0.0) is not None) is waits
 
 
+@pytest.mark.parametrize("blind", [True, False])
+def test_nobody_waits_for_a_set_that_no_node_promises(blind: bool) -> None:  # noqa: FBT001
+    """Four GPUs of a DGX-1 that others use too: the kubelet of an empty one picks no better."""
+    four = Request(workers=1, gpus=4, blind=blind)
+    idle = Solver(cluster(node("node-0", V100), node("node-1", V100)))
+    now = Solver(cluster(node("node-0", V100, unattributed=4)))
+    gang = Waiting(key="a/b", request=four, until=1.0)
+    seen = Situation(cluster=idle.cluster, emptied=idle.cluster, running=(), now=0.0)
+    assert (waits_for(four, now.place(four), idle, until=1.0) is None) is blind
+    assert Solver(seen.cluster).find(patient(gang, seen)) is not None
+
+
 def test_a_single_gpu_has_nothing_to_wait_for() -> None:
     one, idle = Request(workers=1, gpus=1), Solver(cluster(node("node-0", V100)))
     assert worthwhile(one, idle)[0] == 0.0

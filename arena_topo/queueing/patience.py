@@ -2,7 +2,8 @@
 
 Best is the bandwidth that the gang could get on the nodes that are ready and not cordoned if no job
 of arena-topo ran, within its own limits. Only known rates count: if the offer rests on an assumed
-network, nobody knows what waiting is worth.
+network, nobody knows what waiting is worth. Where the kubelet picks the GPUs, the worst set counts
+on both sides: emptier nodes would promise no better one.
 """
 
 from __future__ import annotations
@@ -63,9 +64,17 @@ def nodes_text(placement: Placement) -> str:
 def worthwhile(request: Request, emptied: Solver) -> tuple[float, Placement | None]:
     """The least GB/s with which a gang should start, and its best placement; 0 if any will do."""
     best = emptied.find(request)
+    if best is not None:
+        best = _promised(request, best)
     if best is None or best.bandwidth is None or best.bandwidth.guess:
         return 0.0, best
     return edge(band(best.bandwidth.point)) * WORTHWHILE, best
+
+
+def _promised(request: Request, placement: Placement) -> Placement:
+    """The placement with the bandwidth that is promised to a gang."""
+    worst = placement.worst if request.blind else None
+    return placement if worst is None else replace(placement, bandwidth=worst)
 
 
 def patient(gang: Waiting, situation: Situation) -> Request:
@@ -81,6 +90,7 @@ def waits_for(
 ) -> PatientWait | None:
     """The wait of a gang that would be worth it in place of an offer, until a time; else None."""
     least, best = worthwhile(request, emptied)
+    offer = _promised(request, offer)
     rate = offer.bandwidth
     if best is None or rate is None or rate.guess or rate.point >= least:
         return None
