@@ -166,14 +166,14 @@ def _check(placements: Sequence[MeasuredPlacement]) -> None:
         if one.value * CONTRADICTION < step:
             raise UsageError(
                 f"{measured} that of {1e3 * step:.4g} ms on one",
-                hint="is the batch of each GPU the same?",
+                hint="measure both with the same batch on each GPU",
             )
         reduce = one.reduced(rates[one.hosts]) if one.hosts in rates else 0.0
         if one.value * CONTRADICTION < reduce:
             raise UsageError(
                 f"{measured} its all-reduce, {1e3 * reduce:.4g} ms at the measured"
                 f" {rates[one.hosts]:.3g} GB/s",
-                hint="are the bytes of the gradients right? mixed precision halves them",
+                hint="check the bytes of the gradients: mixed precision halves them",
             )
 
 
