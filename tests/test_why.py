@@ -825,6 +825,15 @@ def test_a_job_that_runs_with_a_pod_that_was_deleted_and_does_not_end_says_so():
     )
 
 
+def test_a_job_that_runs_with_a_launcher_that_does_not_end_says_so():
+    boss = launcher(node="a", **runs())
+    boss["metadata"]["deletionTimestamp"] = at(500)
+    said = verdict(case(mpijob(RUNNING), boss, worker(0, "Running", node="a", **runs())))
+    assert said.code is Code.RUNNING
+    name = boss["metadata"]["name"]
+    assert said.why == f"deleted, but not ended since its grace period: {name} on a"
+
+
 def test_a_job_that_runs_is_not_explained_by_what_went_wrong_before():
     late = event("Pod/demo-worker-0", "FailedScheduling", "0/2 nodes are available", when=2)
     quota = "worker pod created failed: exceeded quota: gpus, requested: pods=1, used: pods=4"
