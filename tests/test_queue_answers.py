@@ -369,6 +369,14 @@ def test_topology_show_tells_reserved_gpus_from_free_ones(
     assert (value["free"], value["freeCount"], value["reservedGPUs"]) == ([], 0, 5)
 
 
+def test_a_gang_that_waits_has_no_gpus_that_a_suspension_frees(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.waits("head", 1, 8, age=500)
+    assert cli.run(("suspend", "head", f"--kubeconfig={tmp_path / 'config'}")) == 0
+    assert capsys.readouterr().err == "Start it again: arena-topo resume head -n default\n"
+
+
 def test_resume_advises_what_why_does(world: World) -> None:
     """A smaller job would be submitted anew, behind the next gang, which then gets the GPUs."""
     world.runs("large", "node-0/0,1,2,3,4,5,6,7")
