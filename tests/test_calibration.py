@@ -351,11 +351,11 @@ placement,step_ms
 """
 
 
-def log(ranks, rate, version=""):
+def log(ranks, rate, version="", product="Tesla T4"):
     lines = [f"# {version}"] if version else []
     lines += ["# Collective test starting: all_reduce_perf"]
     lines += [
-        f"#  Rank  {at} Group  0 Pid  {at} on {host} device  0 [0000:0{at}:00] Tesla T4"
+        f"#  Rank  {at} Group  0 Pid  {at} on {host} device  0 [0000:0{at}:00] {product}"
         for at, host in enumerate(ranks)
     ]
     return "\n".join(
@@ -429,6 +429,32 @@ def test_a_calibration_of_logs_has_the_version_of_nccl(arena):
     fit = json.loads(document["data"]["fit"])
     assert fit["placements"] == [["2x2", "0.46 GB/s", "0 %"], ["3x2", "0.8 GB/s", "0 %"]]
     assert any("inside one host" in text for text in fit["notTold"])
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_log_of_another_gpu_model_is_refused(arena, tmp_path, form):
+    text = log("aabb", 0.46, product="NVIDIA H100 80GB HBM3")
+    if form == "json":
+        devices = [
+            {
+                "rank": at,
+                "hostname": host,
+                "device_hex": f"0{at}",
+                "device_info": "NVIDIA H100 80GB HBM3",
+            }
+            for at, host in enumerate("aabb")
+        ]
+        results = [{"size": 1 << 30, "out_of_place": {"bus_bw": 0.46}}]
+        args = ["all_reduce_perf"]
+        text = json.dumps({"args": args, "config": {"devices": devices}, "results": results})
+    (tmp_path / "other.log").write_text(text)
+    line = (*LINE, "--measured=three.log", "--measured=other.log")
+    code, out, err = arena(*line)
+    assert (code, out) == (2, "")
+    assert "other.log was measured on H100, and pool has T4" in err
+    # Without a model of its own the machine may be any.
+    line = tuple(word for word in line if word != "--gpu-model=T4")
+    assert arena(*line)[0] == 0
 
 
 def test_logs_of_other_programs_are_read_by_a_pattern(arena, tmp_path):

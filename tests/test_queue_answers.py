@@ -16,6 +16,7 @@ from fake_api import FakeApi, kubeconfig
 from kube_objects import config_map, node
 from replacing import replace
 
+from arena_topo import cli
 from arena_topo.clusters import view
 from arena_topo.engines import Options, engine_choice
 from arena_topo.engines.kubernetes import engine as kubernetes
@@ -340,6 +341,40 @@ def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world
     shown = top_view.nodes_table(nodes, now=since + 1800)
     wanted = r"Reserved and idle: 4 GPUs for default/head, 2\.[01] GPU-hours so far at most"
     assert re.fullmatch(wanted, shown.splitlines()[-1])
+
+
+def test_topology_show_tells_reserved_gpus_from_free_ones(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2")
+    world.waits("head", 1, 8, age=500)
+
+    def show(*words: str) -> str:
+        line = ("topology", "show", *words, f"--kubeconfig={tmp_path / 'config'}")
+        assert cli.run(line) == 0
+        return capsys.readouterr().out
+
+    assert show("--ascii").splitlines() == [
+        "cluster (speed unknown): 2 nodes, 0 of 16 GPUs free, 5 reserved",
+        "|- ########  0 free  8 x GPU  node-0",
+        "`- ###rrrrr  0 free, 5 reserved  8 x GPU  node-1",
+        "# in use  r reserved for a gang that waits",
+    ]
+    assert "0 of 16 GPUs free, 5 reserved" in show("-o=svg")
+    node_1 = json.loads(show("-o=json"))["nodes"][1]
+    assert (node_1["free"], node_1["reservedGPUs"]) == (0, 5)
+    assert show("node-1").count("node-1: 8 x GPU; 5 reserved, 3 in use") == 1
+    value = json.loads(show("node-1", "-o=json"))
+    assert (value["free"], value["freeCount"], value["reservedGPUs"]) == ([], 0, 5)
+
+
+def test_a_gang_that_waits_has_no_gpus_that_a_suspension_frees(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.waits("head", 1, 8, age=500)
+    assert cli.run(("suspend", "head", f"--kubeconfig={tmp_path / 'config'}")) == 0
+    assert capsys.readouterr().err == "Start it again: arena-topo resume head -n default\n"
 
 
 def test_resume_advises_what_why_does(world: World) -> None:

@@ -87,6 +87,8 @@ def test_json_has_the_same_bytes_for_any_number_of_processes(simulate):
         for policy in ("pack", "random")
         for seed in (0, 1)
     ]
+    shares = "68.2 % with 1 GPU, 13.2 % with 2 or 4, 15.3 % with 8 and 3.3 % with 16 or 32"
+    assert value["assumptions"][0].startswith(f"60 jobs drawn for each seed: {shares}, submitted")
     assert len(value["settings"]) == 4
     assert value["settings"][0]["toTheFirst"] is None
     assert value["settings"][1]["toTheFirst"]["verdict"] in {"longer", "shorter", "no difference"}
@@ -95,6 +97,16 @@ def test_json_has_the_same_bytes_for_any_number_of_processes(simulate):
     assert run["offeredLoad"] == pytest.approx(0.7)
     words = {os.uname().nodename, str(Path.cwd())}
     assert not any(word in one for word in words)
+
+
+def test_a_setting_has_its_offered_load_also_at_the_times_of_the_trace(simulate, jobs):
+    shown = simulate(jobs, *NODES, *WHOLE)[1]
+    code, out, _ = simulate(jobs, *NODES, *WHOLE, "-o", "json")
+    value = json.loads(out)
+    [setting] = value["settings"]
+    assert (code, setting["load"]) == (0, None)
+    assert setting["offeredLoad"] == value["runs"][0]["offeredLoad"]
+    assert f"\n{setting['offeredLoad']:.2f}  pack" in shown
 
 
 def test_csv_has_a_line_for_each_job(simulate, jobs):

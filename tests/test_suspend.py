@@ -35,7 +35,8 @@ def test_an_ordinary_job_is_suspended_and_resumed(arena: prompt.Prompt):
     running(arena)
     code, out, err = arena("suspend", "demo")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo suspended\n")
-    assert "Start it again: arena-topo resume demo -n default" in err
+    free = "Its GPUs are free once its pods have ended. "
+    assert f"{free}Start it again: arena-topo resume demo -n default" in err
     assert phase(arena) is Phase.SUSPENDED
     _, out, _ = arena("list")
     assert "SUSPENDED" in out
@@ -321,7 +322,8 @@ def test_a_local_job_that_waits_its_turn_is_suspended_too(here: Any):
     running(here, "first", workers=2, gpus=8)
     here.applied("demo", workers=2, gpus=8)
     here.applied("small", workers=1, gpus=1)
-    assert here("suspend", "demo")[0] == 0
+    again = "Start it again: arena-topo resume demo -n default\n"
+    assert here("suspend", "demo") == (0, "mpijob.kubeflow.org/demo suspended\n", again)
     here.world.finish("first")
     here.world.start("small")
     assert phase(here) is Phase.SUSPENDED

@@ -338,9 +338,10 @@ def test_a_node_as_json_says_which_of_its_gpus_are_free(arena, dump):
     _code, out, _err = arena("show", "node-1", "--state", dump, "-o", "json")
     found = json.loads(out)
     assert found["links"][0] == ["X", "NV2", "NV1", "NV1"]
-    assert {key: found[key] for key in list(found)[-9:]} == {
+    assert {key: found[key] for key in list(found)[-10:]} == {
         "free": [0, 2, 3],
         "freeCount": 3,
+        "reservedGPUs": 0,
         "inUse": [1],
         "opaque": 0,
         "unhealthy": [],

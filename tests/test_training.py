@@ -298,6 +298,28 @@ def test_a_plan_compares_the_steps_of_a_training(arena):
     assert not re.search(r"[0-9]\.[0-9]", rows["spread over nodes"])
 
 
+def test_where_the_kubelet_picks_steps_are_those_of_placements_as_planned(arena):
+    state = Path(__file__).parent / "dumps" / "two-dgx-1.json"
+    line = (*FOUR, "--gputopology", "--pod-shape=fused", "--workload=vgg16", f"--state={state}")
+    code, out, _ = arena(*line)
+    assert code == 0
+    rows = [line.split("  ") for line in out[out.index("Training of") :].splitlines()[2:7]]
+    shown = [[cell.strip() for cell in row if cell][:2] for row in rows]
+    assert shown == [
+        ["as planned", "20.5 ms"],
+        ["at worst", "84.1 ms"],
+        ["best, all GPUs free", "10.8 ms"],
+        ["first fit by index", "84.1 ms"],
+        ["spread over nodes", "84.1 ms"],
+    ]
+    found = json.loads(arena(*line, "-o=json")[1])["training"]["placements"]
+    ratios = [row["stepRatio"] for row in found]
+    assert ratios[0] is None
+    # The worst that the kubelet may pick and the first fit have the same bandwidth.
+    assert ratios[1] == ratios[3]
+    assert ratios[1]["value"] > 1 > ratios[2]["value"]
+
+
 def test_a_plan_in_json_has_milliseconds_and_ratios(arena):
     found = json.loads(arena(*FOUR, "--workload=vgg16", "-o=json")[1])["training"]
     assert found["gradientBytes"] == WORKLOADS["vgg16"].gradient_bytes

@@ -113,12 +113,9 @@ def namespace_of(session: Session, backend: Backend) -> str:
 # ---------------------------------------------------------------- machines that a line names
 
 
-def cluster_of(state: tuple[str, ...], fabric: str, session: Session) -> Cluster:
-    """The cluster of the dumps in `state`; without any that of the engine."""
-    described = network_of_option(fabric, state)
-    if state:
-        return engine_choice.read_state(state, described)
-    backend = open_engine(session, fabric=described)
+def cluster_of(session: Session) -> Cluster:
+    """The cluster of the engine; GPUs that are reserved for the head of the queue count as free."""
+    backend = open_engine(session)
     cluster = backend.cluster()
     session.names.nodes(backend, cluster)
     return cluster

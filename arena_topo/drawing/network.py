@@ -48,12 +48,14 @@ class _Row:
     known: str
     what: str
     tail: str
+    reserved: int = 0
     nodes: tuple[str, ...] = ()
 
     @property
     def free(self) -> str:
-        """The number of free GPUs: `4 free`, `2 of 4 free each`."""
-        return f"{self.known} free{' each' if len(self.nodes) > 1 else ''}"
+        """The number of free GPUs: `4 free`, `2 of 4 free each`, `0 free, 5 reserved`."""
+        each = " each" if len(self.nodes) > 1 else ""
+        return f"{self.known} free{_and_reserved(self.reserved)}{each}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +79,14 @@ class _Domain:
 
     @property
     def gauge(self) -> str:
-        """The number of free GPUs, in words."""
+        """The numbers of free and of reserved GPUs, in words."""
         free, gpus = self.free
-        return f"{free} of {counted(gpus, 'GPU')} free"
+        reserved = sum(node.reserved_count for node in self.nodes)
+        return f"{free} of {counted(gpus, 'GPU')} free{_and_reserved(reserved)}"
+
+
+def _and_reserved(gpus: int) -> str:
+    return f", {gpus} reserved" if gpus else ""
 
 
 def draw_network(cluster: Cluster, *, unicode: bool = True, width: int | None = None) -> str:
@@ -209,6 +216,7 @@ def _row(node: Node) -> _Row:
         known=known,
         what=f"{len(signs)} x {node.machine.model or 'GPU'}",
         tail=f" ({'; '.join(remarks)})" if remarks else "",
+        reserved=node.reserved_count,
     )
 
 

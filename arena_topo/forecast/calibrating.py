@@ -70,6 +70,7 @@ def calibrate_command(
         )
     found, versions = measurements.read_measured(request.measured, request.pattern)
     machine = forecasting.machine_for(machine_of(target, session), request, nodes=2)
+    measurements.check_models(found, machine)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
     known = forecasting.workload_for(machine, request, solo=any(one.hosts == (1,) for one in found))
     computed = partial(_estimate, machine, wire)

@@ -94,6 +94,6 @@ def machine_of(target: str, session: Session) -> Machine:
         reading = machines.read_description(target)
         session.console.notes(reading.notes)
         return reading.machine
-    cluster = cluster_of((), "", session)
+    cluster = cluster_of(session)
     node = node_or_preset(target, cluster, others=presets.INSTANCES)
     return node.machine if isinstance(node, Node) else node

@@ -21,8 +21,11 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.errors import UsageError
 from arena_topo.forecast.forecasting import log_text
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, Unfit, plateau_of_table, tables_in
+from arena_topo.topology import Machine
+from arena_topo.topology.models import MODELS, model_of
 from arena_topo.training import Span, Workload
 from arena_topo.training.calibration import MeasuredPlacement
+from arena_topo.words import listed
 
 MAX_PLACEMENTS = 64
 """The most placements of a calibration: two to eight tell all that one can."""
@@ -33,12 +36,16 @@ _FORM = "[PLACEMENT=]FILE, as in 2x4=train.log or 4+4+2=train.log"
 
 
 class Measured(NamedTuple):
-    """A measurement as it was read: GPUs of each host, and the seconds of a `step`, or GB/s."""
+    """A measurement as it was read: GPUs of each host, and the seconds of a `step`, or GB/s.
+
+    `models` are the known GPU models that it names, none if it does not tell.
+    """
 
     where: str
     hosts: tuple[int, ...]
     value: float
     step: bool
+    models: frozenset[str] = frozenset()
 
 
 def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], set[str]]:
@@ -114,7 +121,19 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, file: str)
         raise UsageError(f"{file}: {took} GPUs took part, not {named}")
     if hosts is None and sum(counted) <= 1:
         raise UsageError(f"{file} does not say which GPUs took part", hint=f"name them: {_FORM}")
-    return Measured(file, hosts or tuple(counted), gbps, step=False)
+    models = frozenset(filter(None, (model_of(rank.product) for rank in table.ranks)))
+    return Measured(file, hosts or tuple(counted), gbps, step=False, models=models & MODELS.keys())
+
+
+def check_models(found: Sequence[Measured], machine: Machine) -> None:
+    """UsageError for a measurement on another GPU model than that of the machine, if known."""
+    for one in found:
+        if machine.model and (others := one.models - {machine.model}):
+            raise UsageError(
+                f"{one.where} was measured on {listed(sorted(others))}, and {machine.name} has"
+                f" {machine.model}",
+                hint="name the machine of the measurement, or leave out the file",
+            )
 
 
 def _rows(text: str, file: str) -> Iterator[Measured]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import queued
-from arena_topo.errors import NotPossible
+from arena_topo.errors import AccessDenied, NotPossible
 from arena_topo.gang.stored_job import (
     change_with_retries,
     check_suspended,
@@ -45,3 +45,13 @@ def suspend_job(backend: Backend, name: str, namespace: str) -> bool:
     if held is not None:
         check_suspended(held)
     return held is not None
+
+
+def may_have_pods(backend: Backend, name: str, namespace: str) -> bool:
+    """Whether a suspension may end pods of a job, and so free GPUs; NotFound without the job."""
+    try:
+        status = backend.job(name, namespace)
+    except AccessDenied:
+        # The right to suspend does not include the right to list pods.
+        return True
+    return not status.waits or not all(instance.pending for instance in status.instances)

@@ -38,14 +38,17 @@ def training_times(
 ) -> TrainingTimes | None:
     """The times of a plan and of other placements; None without a training or a bandwidth.
 
-    Placements on GPUs of another model are left out: their steps are not the same on one GPU.
+    Where the kubelet picks the GPUs, the placement as planned is compared with those of others, and
+    what the job can count on has a row of its own. Placements on GPUs of another model are left
+    out: their steps are not the same on one GPU.
     """
     placement, binding = plan.placement, plan.binding
     if not asks_training(job) or placement is None or binding is None:
         return None
     placement = valued_as(placement, cluster, binding)
-    ours, gpus = counted_on(placement, binding), _models(placement, cluster)
-    if ours is None:
+    ours, planned = counted_on(placement, binding), placement.bandwidth
+    gpus = _models(placement, cluster)
+    if ours is None or planned is None:
         return None
     gpu = min(gpus) if len(gpus) == 1 else None
     size, step = job.gradient_bytes, job.step_time
@@ -61,11 +64,13 @@ def training_times(
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
     pools = {node.machine.pool for node in cluster.nodes if node.name in placement.nodes}
     overlap = overlap_in(pools.pop() if len(pools) == 1 else None)
-    rows = [_time("this placement", workload, ours)]
+    rows = [_time("this placement" if ours == planned else "as planned", workload, planned)]
+    if ours != planned:
+        rows.append(_time("at worst", workload, ours, planned, overlap))
     for name, other in others:
         if other is None or other.bandwidth is None or _models(other, cluster) != gpus:
             continue
-        rows.append(_time(name, workload, other.bandwidth, ours, overlap))
+        rows.append(_time(name, workload, other.bandwidth, planned, overlap))
     return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=tuple(rows))
 
 

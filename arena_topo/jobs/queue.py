@@ -57,11 +57,12 @@ def suspend_jobs(
       # Free the GPUs of a job
       suspend bert
     """
-    from arena_topo.gang.suspend import suspend_job  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.gang.suspend import may_have_pods, suspend_job  # noqa: PLC0415 - only here
 
     console, brief = session.console, names_only(output_format, session.common)
 
     def stop(backend: Backend, name: str, namespace: str) -> None:
+        frees = may_have_pods(backend, name, namespace)
         if not suspend_job(backend, name, namespace):
             console.info(f"{name} is suspended already")
             if brief:
@@ -69,7 +70,8 @@ def suspend_jobs(
             return
         console.write(_changed(name, "suspended", brief=brief))
         again = f"{PROGRAM} resume {name} -n {namespace}"
-        console.info(f"Its GPUs are free once its pods have ended. Start it again: {again}")
+        then = "Its GPUs are free once its pods have ended. " if frees else ""
+        console.info(f"{then}Start it again: {again}")
 
     _each(names, session, stop)
 

@@ -36,7 +36,7 @@ MOST_TABLES = 1_000
 _OPERATION = re.compile(r"\b((?:all_|re|send|broad|scat|gath|hyper)\w*)_perf\b")
 _RANK = re.compile(
     r"#\s+Rank\s+([0-9]{1,9})(?: Group\s+\d+)? Pid\s+[0-9]{1,9} on\s+(\S+) device\s+[0-9]{1,9} "
-    r"\[([0-9a-fA-Fx:.]+)\]\s+\S"
+    r"\[([0-9a-fA-Fx:.]+)\]\s+(\S.*)"
 )
 _HEADER = re.compile(r"#\s+(size\s+count\s.*\bbusbw\b.*)")
 _ROW = re.compile(r"(?<![\d.])(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s")
@@ -52,11 +52,12 @@ _RATE = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestedRank:
-    """A rank of a test, and the PCI bus or address of its GPU."""
+    """A rank of a test, and the PCI bus or address and the product name of its GPU."""
 
     rank: int
     host: str
     pci: str
+    product: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +135,14 @@ class TableReader:
             if table.columns and (match := _ROW.search(line)):
                 self._row(match, line[match.start() :].split(), table)
         elif match := _RANK.search(line):
-            rank, host, pci = match.groups()
+            rank, host, pci, product = match.groups()
             if table.rows and not any(known.rank == int(rank) for known in table.ranks):
                 # The table before has no last line; its command may be this one's too.
                 table = self._close(speaker, _Open(operations=table.operations))
             if len(table.ranks) < MAX_TABLE_ROWS:
-                table.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
+                table.ranks.append(
+                    TestedRank(rank=int(rank), host=host, pci=pci.lower(), product=product)
+                )
         elif match := _HEADER.search(line):
             table.headers += 1
             columns = match[1].split()
@@ -206,6 +209,7 @@ class _Device(msgspec.Struct, frozen=True):
     rank: int
     hostname: str = ""
     device_hex: str = ""
+    device_info: str = ""
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -239,7 +243,12 @@ def tables_in(text: str) -> list[BandwidthTable]:
         BandwidthTable(
             operation=operation[1] if operation else None,
             ranks=tuple(
-                TestedRank(rank=device.rank, host=device.hostname, pci=device.device_hex.lower())
+                TestedRank(
+                    rank=device.rank,
+                    host=device.hostname,
+                    pci=device.device_hex.lower(),
+                    product=device.device_info,
+                )
                 for device in value.config.devices or value.devices
             ),
             rows=tuple(result.row for result in value.results),

@@ -17,8 +17,9 @@ def network_json(cluster: Cluster) -> dict[str, Any]:
 
     Bandwidths are GB/s; null and `assumed` mark those that nobody gave. `domains` has one name for
     each tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods.
-    `opaque` counts the GPUs in use or unhealthy whose indexes are not known. `reserved`: only
-    topology jobs get its GPUs. `networkGBps` is null for nodes that are no slower than the network
+    `opaque` counts the GPUs in use or unhealthy whose indexes are not known. `reservedGPUs` are
+    free but for the gangs that they wait for; `reserved`: only topology jobs get the GPUs of the
+    node. `networkGBps` is null for nodes that are no slower than the network
     between them.
     """
     return {
@@ -41,6 +42,7 @@ def network_json(cluster: Cluster) -> dict[str, Any]:
                 "model": node.machine.model,
                 "gpus": len(node.machine.gpus),
                 "free": free_gpus(node),
+                "reservedGPUs": node.reserved_count,
                 "opaque": node.unattributed,
                 "unavailable": node.unavailable or node.shared,
                 "reserved": node.dedicated,
@@ -56,10 +58,11 @@ def network_json(cluster: Cluster) -> dict[str, Any]:
 def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
     """A node for JSON: its machine, and its free GPUs.
 
-    `free`, `inUse` and `unhealthy` are indexes of GPUs, `unhealthyCount` counts all unhealthy ones;
-    `free` is null if `opaque` GPUs are in use or unhealthy and their indexes are not known. As in
-    `network_json`, a node that takes no pods has no free GPUs. `busBandwidth` is present if sets of
-    GPUs were measured: GB/s of each set.
+    `free`, `inUse` and `unhealthy` are indexes of GPUs, `unhealthyCount` counts all unhealthy ones,
+    and `reservedGPUs` those that are free but for the gangs that they wait for; `free` is null if
+    `opaque` GPUs are in use or unhealthy and their indexes are not known. As in `network_json`, a
+    node that takes no pods has no free GPUs. `busBandwidth` is present if sets of GPUs were
+    measured: GB/s of each set.
     """
     machine = node.machine
     healthy = node.healthy
@@ -73,6 +76,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         **({"busBandwidth": _measured(machine)} if machine.measured else {}),
         "free": free,
         "freeCount": free_gpus(node),
+        "reservedGPUs": node.reserved_count,
         "inUse": [*members(GPUSet(healthy & ~node.unreserved.free))],
         "opaque": node.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],

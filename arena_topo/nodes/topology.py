@@ -25,7 +25,7 @@ from arena_topo.cli.console import Console
 from arena_topo.cli.options import BackendName, Seconds
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import cluster_of, is_node, node_or_preset, open_engine
+from arena_topo.cli.targets import is_node, network_of_option, node_or_preset, open_engine
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, assumed_nics, draw_machine
 from arena_topo.errors import UsageError
@@ -155,7 +155,7 @@ def topology_show(
     if named and not state and not is_node(target, session):
         _show_machine(console, presets.preset_machine(target, target), form)
         return
-    cluster = cluster_of(state, fabric, session)
+    cluster = _cluster(state, fabric, session)
     console.notes(cluster.notes)
     if target:
         shown = node_or_preset(target, cluster)
@@ -302,6 +302,20 @@ def _stop(*_signal: object) -> None:
 
 
 # ---------------------------------------------------------------- what is shown
+
+
+def _cluster(state: tuple[str, ...], fabric: str, session: Session) -> Cluster:
+    """The cluster of the dumps in `state`; without any that of the engine with its reservations."""
+    from arena_topo.engines import engine_choice  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.nodes import overview  # noqa: PLC0415 - as above
+
+    described = network_of_option(fabric, state)
+    if state:
+        return engine_choice.read_state(state, described)
+    backend = open_engine(session, fabric=described)
+    cluster = overview.with_reserved(backend.nodes(), backend).cluster
+    session.names.nodes(backend, cluster)
+    return cluster
 
 
 def _show_machine(console: Console, machine: Machine, form: Form) -> None:

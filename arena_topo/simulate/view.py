@@ -57,8 +57,12 @@ def source_text(plan: SimulationPlan) -> str:
     """What is replayed, in one sentence."""
     if isinstance(plan.source, Trace):
         return trace_text(plan.source)
+    (single, _), *larger = MIX
     shares = listed(
-        [f"{100 * share:g} % of {'/'.join(map(str, sizes))} GPUs" for share, sizes in MIX]
+        [
+            f"{100 * single:g} % with 1 GPU",
+            *(f"{100 * share:g} % with {' or '.join(map(str, sizes))}" for share, sizes in larger),
+        ]
     )
     return (
         f"{counted(plan.source.jobs, 'job')} drawn for each seed: {shares}, submitted at a constant"
@@ -220,11 +224,21 @@ def _with_jobs(runs: Sequence[ReplayMeasures], at: int) -> list[SizeMeasures]:
     return [run.sizes[at] for run in runs if run.sizes[at].jobs]
 
 
+def _offered_load(runs: Sequence[ReplayMeasures]) -> float:
+    """The load of a setting: the one asked for, else the mean of its replays."""
+    asked = runs[0].case.load
+    return over_seeds(run.load for run in runs)[0] if asked is None else asked
+
+
 def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
     """Load, policy, rule of the queue and patience of a setting in words."""
     case = runs[0].case
-    load = over_seeds(run.load for run in runs)[0] if case.load is None else case.load
-    return [f"{load:.2f}", str(case.policy), case.queue, str(Duration(int(case.patience)))]
+    return [
+        f"{_offered_load(runs):.2f}",
+        str(case.policy),
+        case.queue,
+        str(Duration(int(case.patience))),
+    ]
 
 
 def _spread(runs: Sequence[ReplayMeasures], value: Callable[[ReplayMeasures], float]) -> str:
@@ -380,6 +394,7 @@ def _setting_json(
     pair = None if runs is first else paired(runs, first)
     return {
         **_case_json(runs[0]),
+        "offeredLoad": _number(_offered_load(runs)),
         "seeds": len(runs),
         "completionHours": {"mean": _number(mean), "least": _number(least), "most": _number(most)},
         "toTheFirst": None
