@@ -51,8 +51,8 @@ def calibrate_command(
     """Fit the bandwidths of a pool of machines to two to eight measured placements.
 
     MACHINE is what forecast takes. The result says how well it fits, what it cannot tell, and what
-    to measure next. With -o yaml it is a ConfigMap: --calibration of plan, submit and forecast
-    takes its file, or its name once an administrator has applied it.
+    to measure next. With -o yaml it is a ConfigMap. plan, submit and forecast take that file, or
+    its name once an administrator has applied it, with --calibration.
 
     Examples:
       # From logs of nccl-tests on one node, two and four
