@@ -19,7 +19,15 @@ from arena_topo.drawing.machine import State, draw_machine
 from arena_topo.engines import engine_choice, machines
 from arena_topo.engines.local import scheduler
 from arena_topo.errors import UnreadableTopology
-from arena_topo.topology import Knowledge, documents, gpu_set, presets, published
+from arena_topo.topology import (
+    Knowledge,
+    Node,
+    NodeName,
+    documents,
+    gpu_set,
+    presets,
+    published,
+)
 
 HERE = Path(__file__).parent
 QUAD = HERE / "machines" / "nccl-quad.xml"
@@ -361,6 +369,17 @@ def test_of_an_opaque_node_only_the_number_of_free_gpus_is_known(arena, dump):
     assert (found["free"], found["freeCount"], found["inUse"], found["opaque"]) == (None, 3, [], 1)
     nodes = json.loads(arena("show", "--state", dump, "-o", "json")[1])["nodes"]
     assert [(one["free"], one["opaque"]) for one in nodes[:2]] == [(3, 1), (4, 0)]
+
+
+def test_reserved_gpus_without_indexes_are_told_from_those_in_use():
+    machine = presets.preset_machine("dgx-1-v100", "a")
+    used = Node(name=NodeName("a"), machine=machine, free=machine.everything, unattributed=3)
+    kept = used.reserve("team/head", gpu_set(()), unnamed=5)
+    state = State.of(kept)
+    assert state.what == "8 x V100; 0 of 8 free, 5 reserved"
+    assert state.doubt == (
+        "8 of the GPUs marked free? are in use, reserved or unhealthy; not known which"
+    )
 
 
 def test_what_is_printed_of_a_node_can_be_read_back(arena, dump, tmp_path):

@@ -312,6 +312,8 @@ def test_where_the_kubelet_picks_steps_are_those_of_placements_as_planned(arena)
         ["first fit by index", "84.1 ms"],
         ["spread over nodes", "84.1 ms"],
     ]
+    drawn = " ".join(re.sub(r"<[^>]*>", " ", arena(*line, "-o=svg")[1]).split())
+    assert "all-reduce 20.5 ms as planned; at worst 84.1 ms, a step 1.21x" in drawn
     found = json.loads(arena(*line, "-o=json")[1])["training"]["placements"]
     ratios = [row["stepRatio"] for row in found]
     assert ratios[0] is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from arena_topo.layout import fold, unbreakable
-from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, Node
+from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, Node, count
 
 NONE = GPUSet(0)
 
@@ -68,8 +68,8 @@ class State:
     """A machine and the state of its GPUs.
 
     `free` are the GPUs not known to be in use, None if the state is unknown; `unattributed` of them
-    are in use nonetheless. `reserved` GPUs wait for another gang, `broken` GPUs are unhealthy.
-    `away` is the word for free GPUs on a machine that takes no jobs.
+    are in use nonetheless, or (`reserved_unnamed`) reserved. `reserved` GPUs wait for another gang,
+    `broken` GPUs are unhealthy. `away` is the word for free GPUs on a machine that takes no jobs.
     """
 
     machine: Machine
@@ -77,6 +77,7 @@ class State:
     free: GPUSet | None = None
     unattributed: int = 0
     reserved: GPUSet = NONE
+    reserved_unnamed: int = 0
     broken: GPUSet = NONE
     away: str = ""
 
@@ -86,12 +87,14 @@ class State:
         machine = replace(node.machine, name=node.name)
         healthy = machine.everything if node.allocatable is None else node.allocatable
         away = "shared" if node.shared else "unused" if node.unavailable else ""
+        reserved = GPUSet(node.unreserved.free & ~node.free)
         return cls(
             machine=machine,
             chosen=chosen,
             free=node.free,
             unattributed=node.unattributed,
-            reserved=GPUSet(node.unreserved.free & ~node.free),
+            reserved=reserved,
+            reserved_unnamed=max(0, node.reserved_count - count(reserved)),
             broken=GPUSet(machine.everything & ~healthy),
             away=away,
         )
@@ -118,6 +121,7 @@ class State:
         models = Counter(gpu.model or "GPU" for gpu in self.machine.gpus)
         text = " + ".join(f"{number} x {model}" for model, number in models.items()) or "no GPUs"
         counted = Counter(filter(None, self.words))
+        counted[RESERVED] += self.reserved_unnamed if counted[DOUBT] else 0
         order = dict.fromkeys((CHOSEN, FREE, DOUBT, self.away, RESERVED, USED, BROKEN))
         phrases = {word: f"{counted[word]} {word}" for word in order if counted[word]}
         if DOUBT in phrases:
@@ -137,7 +141,8 @@ class State:
         if not self.unattributed or self.away:
             return ""
         are = "is" if self.unattributed == 1 else "are"
-        doubt = f"{are} in use or unhealthy; not known which"
+        reserved = ", reserved" if self.reserved_unnamed else ""
+        doubt = f"{are} in use{reserved} or unhealthy; not known which"
         return f"{self.unattributed} of the GPUs marked free? {doubt}"
 
 

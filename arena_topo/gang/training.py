@@ -15,7 +15,7 @@ from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster
 from arena_topo.training import Overlap, Workload, all_reduce_span, overlap_in, ratio, workload_on
 from arena_topo.training.step_time import FITTED_OVERLAP
-from arena_topo.training.times import PlacementTime, TrainingTimes
+from arena_topo.training.times import AS_PLANNED, PlacementTime, TrainingTimes
 from arena_topo.training.workloads import known_workload
 
 SPREAD = "spread over nodes"
@@ -64,7 +64,7 @@ def training_times(
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
     pools = {node.machine.pool for node in cluster.nodes if node.name in placement.nodes}
     overlap = overlap_in(pools.pop() if len(pools) == 1 else None)
-    rows = [_time("this placement" if ours == planned else "as planned", workload, planned)]
+    rows = [_time("this placement" if ours == planned else AS_PLANNED, workload, planned)]
     if ours != planned:
         rows.append(_time("at worst", workload, ours, planned, overlap))
     for name, other in others:

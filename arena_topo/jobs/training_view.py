@@ -6,7 +6,7 @@ from typing import Any
 
 from arena_topo.escaping import one_line
 from arena_topo.layout import align
-from arena_topo.training.times import PlacementTime, TrainingTimes
+from arena_topo.training.times import AS_PLANNED, PlacementTime, TrainingTimes
 from arena_topo.training.wording import (
     HOW_OFTEN,
     ratio_json,
@@ -47,7 +47,8 @@ def training_line(times: TrainingTimes) -> str:
         if row.ratio is not None
     )
     name = one_line(times.workload.name)
-    return f"Training of {name}: all-reduce {_all_reduce(ours)}{beside}"
+    planned = f" {AS_PLANNED}" if ours.name == AS_PLANNED else ""
+    return f"Training of {name}: all-reduce {_all_reduce(ours)}{planned}{beside}"
 
 
 def _all_reduce(row: PlacementTime) -> str:

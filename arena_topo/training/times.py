@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from arena_topo.training.step_time import Ratio, Span, Workload
 
+AS_PLANNED = "as planned"
+"""The name of the placement asked about where the kubelet may pick other GPUs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTime:
