@@ -15,6 +15,7 @@ from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Event, Instance, JobStatus, Phase, engine_choice, goals
+from arena_topo.engines.occupancy import Occupancy
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, JobNotFound
 from arena_topo.manifests import Mechanisms
 from arena_topo.manifests.versions import ApiVersion
@@ -43,7 +44,7 @@ class FakeBackend:
     def __init__(self, free=range(8)):
         machine = presets.preset_machine("dgx-1-v100", "dgx-0")
         node = Node(name=NodeName("dgx-0"), machine=machine, free=gpu_set(free))
-        self.nodes = (node,)
+        self.gpu_nodes = (node,)
         self.known = {}
         self.plans = []
         self.ends = {}
@@ -72,7 +73,10 @@ class FakeBackend:
         return ()
 
     def cluster(self):
-        return Cluster(nodes=self.nodes, notes=("a ConfigMap made no sense",))
+        return Cluster(nodes=self.gpu_nodes, notes=("a ConfigMap made no sense",))
+
+    def nodes(self):
+        return Occupancy(nodes=(), cluster=self.cluster())
 
     def apply(self, plan):
         if self.refusal is not None:
@@ -176,7 +180,7 @@ def test_names_alone_are_printed_when_asked_for(arena, world):
 
 
 def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world):
-    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("submit", "mpi", *GANG, "c")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
     pending, change, starter = err.splitlines()[-3:]
@@ -190,7 +194,7 @@ def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world
 
 
 def test_why_a_job_waits_is_said_once(arena, world):
-    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
     arena("submit", "mpi", *GANG, "c")
     _code, out, err = arena("get", "demo")
     assert (out + err).count("4 workers x 1 GPU cannot be placed now") == 1
@@ -252,7 +256,7 @@ def test_a_plan_in_json_has_the_placement_that_get_shows(arena):
 
 
 def test_a_plan_that_fits_later_but_not_now_ends_with_3(arena, world):
-    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("plan", "mpi", *GANG, "c")
     assert (code, out) == (3, "")
     assert err.splitlines()[:2] == [
