@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import IO, Any, NamedTuple
 
@@ -287,7 +288,7 @@ def parse_trace(file: IO[bytes], name: str) -> Trace:
                 yield _refused
                 continue
             row = dict(zip(columns, cells, strict=False))
-            yield lambda row=row: needs.job(row)  # type: ignore[misc]
+            yield partial(needs.job, row)
 
     try:
         return _collected(rows(), name, layout, shaped="gpus_per_worker" in columns)
