@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
@@ -362,6 +362,22 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
     st.sampled_from(list(Wire)),
     st.lists(st.sampled_from([None, None, 60.0, 250.0]), min_size=30, max_size=30),
     st.lists(st.sampled_from([0, 0, 0, 1]), min_size=30, max_size=30),
+)
+@example(  # The fourth job becomes the head while no GPU is free, and reserves its GPUs then.
+    [
+        (0, 103, 16),
+        (23, 123, 4),
+        (28, 200, 4),
+        (42, 9, 16),
+        (85, 79, 24),
+        (257, 1, 8),
+        (257, 3, 16),
+    ],
+    "gpu-hours",
+    0.0,
+    Wire.RDMA,
+    [None] * 7,
+    [0, 0, 0, 0, 1, 0, 1],
 )
 def test_starts_are_those_of_the_functions_that_decide_on_a_cluster(  # noqa: PLR0917 - drawn
     jobs: list[tuple[float, float, int]],

@@ -246,7 +246,7 @@ class _Replay:
             while at < jobs and self.submissions[at] == now:
                 self._arrived(at)
                 at += 1
-            if self.free:
+            if self.free or not self.rules.review:
                 self._start_waiting()
             for shape in () if self.free else self.waiting:
                 self._refuse(shape, WaitCause.CAPACITY, everywhere=True)
