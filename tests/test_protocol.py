@@ -130,8 +130,9 @@ class World:
         )
         if name not in self.plans:
             engine = self.backend(lambda _: None)
-            waits = planning.Decision(cluster=engine.cluster())
-            self.plans[name] = planning.built(job, Site(backend=engine, namespace="default"), waits)
+            site = Site(backend=engine, namespace="default")
+            waits = planning.decision_to_wait(job, site, engine.cluster(), None)
+            self.plans[name] = planning.render_decision(waits, site)
         plan = self.plans[name]
 
         def act(point: Callable[[Step], None]) -> Any:

@@ -828,7 +828,7 @@ class Controller:
             except (InvalidJob, Unplaceable) as never:
                 # The cluster is not the one that the gang was submitted to.
                 self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
-                decision = Decision(refused=in_words(_told(never)))
+                decision = Decision(job=asked, refused=in_words(_told(never)))
             if decision.placement is None:
                 # What keeps a gang that fits, such as its binding, may change unseen.
                 most = REASON_PERIOD if fits else math.inf

@@ -24,7 +24,7 @@ from arena_topo.errors import (
     TimedOut,
 )
 from arena_topo.gang import Watcher, shape
-from arena_topo.gang.planning import UNDECIDED, built, to_create
+from arena_topo.gang.planning import Decision, render_decision, to_create
 from arena_topo.gang.request import Site
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import INCOMPLETE, Manifest, Plan
@@ -66,13 +66,13 @@ def same(job: MPIJob, site: Site) -> Same | None:
     """
     end = time.monotonic() + _YOUNG
     while True:
-        plan = built(job, site, UNDECIDED)
+        plan = render_decision(Decision(job=job, decided=False), site)
         stored = site.engine.stored(plan)
         mpijob = stored[0]
         if mpijob is None:
             return None
         if (fused := _as_fused(job, mpijob, site)) is not job:
-            plan = built(fused, site, UNDECIDED)
+            plan = render_decision(Decision(job=fused, decided=False), site)
             stored = site.engine.stored(plan)
         why = _unknown(plan, mpijob, stored)
         if why is None and (different := list(_differences(plan, stored))):
@@ -202,7 +202,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
         uid = backend.job(name, site.namespace).uid
     except NotFound:
         return
-    plan, _cluster, _nearest = to_create(job, site)
+    plan = render_decision(to_create(job, site), site)
     with suppress(AlreadyExists):
         backend.validate(plan)
     stored = backend.stored(plan)[0]

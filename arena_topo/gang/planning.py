@@ -1,7 +1,7 @@
-"""A job on a cluster -> its Plan: placement, binding, objects, and caveats.
+"""A job on a cluster, in its queue -> its Decision -> its Plan: objects and caveats.
 
 Nothing here writes. `decide` is the only way from a job to a placement: `plan`, `submit`, `resume`
-and the controller all use it.
+and the controller all use it. `render_decision` makes the objects, and decides nothing any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from arena_topo.gang.training import check_workload
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
 from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
 from arena_topo.manifests.binding import double_booked
-from arena_topo.manifests.cause import Cause, in_words
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.requests import job_of
 from arena_topo.manifests.versions import ApiVersion
@@ -68,18 +68,48 @@ MAX_NAMED_NODES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """The queue as one gang sees it at `now` (Unix seconds): what it leaves, and how long to wait.
+
+    `left` is the cluster for the gang without what is reserved for `head`, if that comes first;
+    `whole` is the cluster with it. `emptied` is the cluster without jobs of arena-topo; None where
+    the jobs are not known. The gang is patient `until` a time; with `ends` a program ends its
+    patience, so that it waits in place of a placement.
+    """
+
+    left: Cluster
+    head: QueueHead | None = None
+    whole: Cluster | None = None
+    emptied: Callable[[], Cluster] | None = None
+    now: float = 0.0
+    until: float = -math.inf
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision about a job: a placement with its binding, or the reason why there is none.
 
-    `wait` is what a patient gang waits for, or, with a placement, what it would have waited for.
+    `job` has the pods of its shape, and `request` is that of these pods on `cluster`; None for a
+    job that is not placed, or without nodes. `wait` is what a patient gang waits for, or, with a
+    placement, what it would have waited for. `decided` is False while another program decides.
     """
 
+    job: MPIJob
     cluster: Cluster = NO_NODES
+    request: Request | None = None
     placement: Placement | None = None
     binding: Binding | None = None
     refused: Cause | None = None
     nearest: str | None = None
     wait: PatientWait | None = None
+    decided: bool = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the decision to let a gang wait."""
+        known = self.decided or self.refused is not None
+        return known and self.job.gputopology and self.placement is None
 
     @property
     def forecast(self) -> PlacementForecast:
@@ -90,27 +120,62 @@ class Decision:
         return forecast_of(self.placement, self.cluster, self.binding)
 
 
-UNDECIDED = Decision()
-
-
 # ---------------------------------------------------------------- the placement of a job
 
 
 def decide(
-    job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False, each: int = 1
+    job: MPIJob, site: Site, queue: QueueView, *, gated: bool = False, each: int = 1
 ) -> Decision:
     """The best placement that a mechanism can enforce and that gives pods the bandwidth asked for.
 
-    `gated`: the workers wait at their gates already. `each` is how many workers were fused into
-    each worker of `job`. Unplaceable says why there is none; other errors as of `Site.bind`.
+    A patient gang waits for a better one if that is worth it. `gated`: the workers wait at their
+    gates already. `each` is how many workers were fused into each worker of `job`. Unplaceable says
+    why there is no placement; other errors as of `Site.bind`.
     """
+    cluster = queue.left
     decision = decide_or_none(job, cluster, site, gated=gated)
     if decision is not None:
-        return decision
+        return _with_patience(decision, site, queue)
     request = request_of(job, cluster, site)
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     check_picked(job, cluster, site, verdict=refused.verdict, gated=gated)
     raise refused
+
+
+def _with_patience(decision: Decision, site: Site, queue: QueueView) -> Decision:
+    """The decision, or to wait for more bandwidth."""
+    job, offer = decision.job, decision.placement
+    if queue.emptied is None or queue.now >= queue.until or offer is None:
+        return decision
+    emptied = queue.emptied()
+    request = request_of(job, emptied, site)
+    wait = waits_for(request, offer, Solver.of(emptied), until=queue.until)
+    if wait is None or not queue.ends:
+        return replace(decision, wait=wait)
+    cause = patience_cause(wait)
+    return replace(decision, placement=None, binding=None, refused=cause, wait=wait)
+
+
+def decide_or_wait(job: MPIJob, site: Site, queue: QueueView, *, gated: bool = False) -> Decision:
+    """The result of `decide`, or to wait, with the reason; Unplaceable (NEVER) if it never fits."""
+    try:
+        return decide(job, site, queue, gated=gated)
+    except Unplaceable as refused:
+        nearest = refused.nearest
+        if queue.head is not None and queue.whole is not None and fit(job, queue.whole, site):
+            turn = because(CauseCode.TURN, job=queue.head.gang.key)
+            return decision_to_wait(job, site, queue.left, turn, nearest=nearest)
+        if refused.verdict is not Verdict.NOT_NOW:
+            raise
+        return decision_to_wait(job, site, queue.left, in_words(refused.sentence), nearest=nearest)
+
+
+def decision_to_wait(
+    job: MPIJob, site: Site, cluster: Cluster, refused: Cause | None, *, nearest: str | None = None
+) -> Decision:
+    """The decision that a job, in the pods of its shape, has no placement for a reason."""
+    request = request_of(job, cluster, site) if job.gputopology and cluster.nodes else None
+    return Decision(job=job, cluster=cluster, request=request, refused=refused, nearest=nearest)
 
 
 def check_picked(
@@ -156,7 +221,13 @@ def decide_or_none(
             cluster = replace(cluster, nodes=tuple(left))
         else:
             check_bandwidth(job, placement, cluster, binding)
-            return Decision(cluster=cluster, placement=placement, binding=binding)
+            return Decision(
+                job=job,
+                cluster=cluster,
+                request=request_of(job, cluster, site),
+                placement=placement,
+                binding=binding,
+            )
     if unheld is None:
         return None
     raise Unplaceable(
@@ -282,39 +353,40 @@ def plan(
     is not placed can still be planned. `files` holds the text of each `--config-file`.
     """
     site = Site(backend=backend, namespace=namespace, version=api, files=files or {})
-    return plan_at_site(job, site, cluster)
+    if cluster is None:
+        cluster = queue_for_new_job(job, site).left if job.gputopology else NO_NODES
+    return render_decision(decide_new(job, site, QueueView(left=cluster)), site)
 
 
-def plan_at_site(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
-    """The plan of a job at a site; arguments and errors as of `plan`."""
+def decide_new(job: MPIJob, site: Site, queue: QueueView) -> Decision:
+    """The decision about a new job, whose pods get their shape; errors as of `decide`."""
     check_workload(job.workload)
     if not job.gputopology:
         shape.check_ranks(job)
-        _check_size(job, site, cluster or NO_NODES)
-        return built(job, site, Decision(cluster=cluster or NO_NODES))
-    if cluster is None:
-        cluster = cluster_for_new_job(job, site).left
+        _check_size(job, site, queue.left)
+        return Decision(job=job, cluster=queue.left)
     # By counting alone nothing fits better than separate pods. With these limits larger pods may:
     # the refusal names those that would fit once others have ended.
     later = bool(job.min_bandwidth or job.host_network)
-    shaped = as_pods(job, cluster, site, later=later)
-    each = job.workers // shaped.workers
-    return built(shaped, site, decide(shaped, cluster, site, each=each))
+    shaped = as_pods(job, queue.left, site, later=later)
+    return decide(shaped, site, queue, each=job.workers // shaped.workers)
 
 
-def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
-    """The plan of a job that may wait, the cluster of the plan, and the nearest change to start it.
+def to_create(job: MPIJob, site: Site) -> Decision:
+    """The decision about a new job that may wait, for an engine that queues by itself.
 
     Unplaceable (NEVER) if it cannot fit even when all other jobs have ended.
     """
-    cluster = cluster_for_new_job(job, site).left if job.gputopology else None
+    if not job.gputopology:
+        return decide_new(job, site, QueueView(left=NO_NODES))
+    queue = QueueView(left=queue_for_new_job(job, site).left)
     try:
-        return plan_at_site(job, site, cluster), cluster or NO_NODES, None
+        return decide_new(job, site, queue)
     except Unplaceable as refused:
-        if refused.verdict is not Verdict.NOT_NOW or cluster is None:
+        if refused.verdict is not Verdict.NOT_NOW:
             raise
-        waits = Decision(cluster=cluster, refused=in_words(refused.sentence))
-        return built(job, site, waits), cluster, refused.nearest
+        cause = in_words(refused.sentence)
+        return decision_to_wait(job, site, queue.left, cause, nearest=refused.nearest)
 
 
 def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
@@ -334,51 +406,32 @@ def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob
     return shape.shaped(job, cluster, site, later=later)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterForJob:
-    """A cluster as a new job sees it: without the GPUs reserved for the first waiting gang.
-
-    `emptied` is the cluster without jobs of arena-topo, `now` (Unix seconds) when it was read; they
-    are None where the jobs are not known.
-    """
-
-    left: Cluster
-    emptied: Callable[[], Cluster] | None = None
-    now: float | None = None
-
-    def wait(self, job: MPIJob, placement: Placement, site: Site) -> PatientWait | None:
-        """What a new job would wait for, if it is patient, in place of a placement; else None."""
-        if self.emptied is None or self.now is None or not job.patience:
-            return None
-        emptied = self.emptied()
-        request, until = request_of(job, emptied, site), self.now + job.patience
-        return waits_for(request, placement, Solver.of(emptied), until=until)
-
-
-def cluster_for_new_job(job: MPIJob, site: Site) -> ClusterForJob:
-    """The cluster for a new job at a site."""
+def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
+    """The queue as a job at a site sees it that is yet to be submitted."""
     backend = site.engine
     queue, pausing = backend.queue, backend.pausing
     if pausing is not None:
-        left = pausing.left(float(job.running_timeout) or None)
+        left, now = pausing.left(float(job.running_timeout) or None), time.time()
 
         def machines() -> Cluster:
             return replace(left, nodes=tuple(backend.machines()))
 
-        return ClusterForJob(left=left, emptied=machines, now=time.time())
+        return QueueView(left=left, emptied=machines, now=now, until=now + job.patience)
     with suppress(AccessDenied):
         if queue is not None:
             view = queue.read()
-            left = unclaimed(view, queue, site, job)
-            return ClusterForJob(left=left, emptied=view.emptied, now=view.now)
-    return ClusterForJob(left=backend.cluster())
-
-
-def unclaimed(view: Snapshot, queue: Queue, site: Site, job: MPIJob = SOME_JOB) -> Cluster:
-    """What a view of a queue leaves for a job that is yet to come, in the namespace of the site."""
-    priority = queue.priority(job.priority)
-    mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-    return share(mine, view.cluster(), view, queue, site)[0]
+            priority = queue.priority(job.priority)
+            mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
+            left, head = share(mine, view.cluster(), view, queue, site)
+            return QueueView(
+                left=left,
+                head=head,
+                whole=view.cluster(),
+                emptied=view.emptied,
+                now=view.now,
+                until=view.now + job.patience,
+            )
+    return QueueView(left=backend.cluster())
 
 
 def reservation(request: Request, cluster: Cluster) -> str | None:
@@ -489,14 +542,13 @@ def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
         return True
 
 
-def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
+def render_decision(decision: Decision, site: Site) -> Plan:
     """The plan of a decision, with all the notes for its submitter.
 
-    A gang without a placement is built to wait, unless nothing was decided about it.
+    A gang without a placement is planned to wait, unless nothing was decided about it.
     """
-    cluster, placement, backend = decision.cluster, decision.placement, site.backend
-    request = request_of(job, cluster, site) if job.gputopology and cluster.nodes else None
-    waits = job.gputopology and placement is None and decision is not UNDECIDED
+    job, cluster, request = decision.job, decision.cluster, decision.request
+    placement, backend = decision.placement, site.backend
     made = render.build_plan(
         job,
         namespace=site.namespace,
@@ -506,7 +558,7 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
         request=request,
         placement=placement,
         cluster=cluster,
-        waiting=str(decision.refused or "") if waits else None,
+        waiting=str(decision.refused or "") if decision.waits else None,
         binding=decision.binding,
         kept=not job.gputopology and _keeps_nodes(job, site, cluster),
     )

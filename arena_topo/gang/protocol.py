@@ -34,18 +34,17 @@ from arena_topo.errors import (
     command,
 )
 from arena_topo.gang import fairness, planning
-from arena_topo.gang.planning import UNDECIDED, Decision
+from arena_topo.gang.planning import Decision, QueueView
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pins
 from arena_topo.manifests.annotations import recorded_request, reservation_note, reserving_map
 from arena_topo.manifests.binding import double_booked, leaves_choice, taint_effects
-from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
 from arena_topo.manifests.requests import job_of, patience_end, request_annotation
-from arena_topo.queueing.patience import waits_for
-from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable, Verdict
+from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 
@@ -76,7 +75,7 @@ class StartOutcome:
     """
 
     stored: Manifest
-    decision: Decision = UNDECIDED
+    decision: Decision
     resumed: bool
     changed: bool = True
     notes: tuple[str, ...] = ()
@@ -130,39 +129,27 @@ class Starter:
         pods: bool = True,
     ) -> Decision:
         """The result of `decide` beside a head of the queue that is known."""
-        whole = snapshot.cluster(without={mine.key}, pods=pods)
-        if not snapshot.everything:
-            return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
-        left = fairness.left_to(mine, whole, head, snapshot.now)
+        whole, gated = snapshot.cluster(without={mine.key}, pods=pods), mine.suspender is not None
         site = replace(self.site, namespace=mine.namespace, constraint=self.constraint)
-        try:
-            decision = planning.decide(job, left, site, gated=mine.suspender is not None)
-            return self._with_patience(decision, job, mine, snapshot)
-        except Unplaceable as refused:
-            if head is not None and left is not whole and planning.fit(job, whole, site):
-                turn = because(CauseCode.TURN, job=head.gang.key)
-                return Decision(cluster=left, refused=turn, nearest=refused.nearest)
-            if refused.verdict is not Verdict.NOT_NOW:
-                raise
-            why, nearest = in_words(refused.sentence), refused.nearest
-            return Decision(cluster=left, refused=why, nearest=nearest)
-
-    def _with_patience(
-        self, decision: Decision, job: MPIJob, mine: QueuedJob, snapshot: Snapshot
-    ) -> Decision:
-        """The decision, or to wait; nobody but its own queue decides when another's gang starts."""
+        if not snapshot.everything:
+            return planning.decision_to_wait(job, site, whole, because(CauseCode.JOBS_HIDDEN))
+        left = fairness.left_to(mine, whole, head, snapshot.now)
         until = snapshot.now + job.patience
         if mine.manifest:
             until = patience_end(mine.manifest, job.patience)
-        if mine.suspender is not None or self.constraint != UNCONSTRAINED or snapshot.now >= until:
-            return decision
-        emptied = snapshot.emptied()
-        request, offer = request_of(job, emptied, self.site), decision.placement
-        assert offer is not None
-        wait = waits_for(request, offer, Solver.of(emptied), until=until)
-        if wait is None or not self.patient:
-            return replace(decision, wait=wait)
-        return Decision(cluster=decision.cluster, refused=patience_cause(wait), wait=wait)
+        # Nobody but its own queue decides when another's gang starts.
+        if gated or self.constraint != UNCONSTRAINED:
+            until = -math.inf
+        seen = QueueView(
+            left=left,
+            head=None if left is whole else head,
+            whole=whole,
+            emptied=snapshot.emptied,
+            now=snapshot.now,
+            until=until,
+            ends=self.patient,
+        )
+        return planning.decide_or_wait(job, site, seen, gated=gated)
 
     # Starting a gang
 
@@ -186,11 +173,11 @@ class Starter:
         resumed before it has seen it suspended would leave these pods where they are.
         """
         if not is_suspended(stored):
-            return self.lost_race(stored)
+            return self.lost_race(job, stored)
         if decision is None and self.has_old_pods(stored):
             return StartOutcome(
                 stored=stored,
-                decision=Decision(refused=because(CauseCode.OLD_PODS)),
+                decision=Decision(job=job, refused=because(CauseCode.OLD_PODS)),
                 resumed=False,
             )
         return self._brought(job, stored, decision, gated=False)
@@ -202,13 +189,13 @@ class Starter:
         """
         view, mine = self.queue.read(), queued(held, {})
         if mine is None or mine.state != "held":
-            return self.lost_race(held)
-        decision = Decision(refused=because(CauseCode.OLD_PODS))
+            return self.lost_race(job, held)
+        decision = Decision(job=job, refused=because(CauseCode.OLD_PODS))
         if not self.has_old_pods(held):
             decision = self.decide(job, view.job(*mine.key) or mine, view)
         stored = self.queue.change(held, self._record(held, decision, gated=False))
         if stored is None:
-            return self.lost_race(held)
+            return self.lost_race(job, held)
         if decision.placement is None:
             return StartOutcome(stored=stored, decision=decision, resumed=False)
         return self._brought(job, stored, decision, gated=False)
@@ -230,7 +217,7 @@ class Starter:
             if decision is None:
                 view, mine = self.queue.read(), queued(stored, {})
                 if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
-                    return self.lost_race(stored)
+                    return self.lost_race(job, stored)
                 head = planning.head_of_queue(view, self.queue, self.site)
                 decision = self.decide_behind(head, job, view.job(*mine.key) or mine, view)
                 changed = self.queue.change(stored, self._record(stored, decision, gated=gated))
@@ -248,7 +235,7 @@ class Starter:
                     return done
             now = self._still_ours(stored)
             if now is None:
-                return self.lost_race(stored)
+                return self.lost_race(job, stored)
             stored, decision = now, None
         raise AssertionError("the last round raises")
 
@@ -413,13 +400,15 @@ class Starter:
 
     # Other starters
 
-    def lost_race(self, stored: Manifest, decision: Decision | None = None) -> StartOutcome:
+    def lost_race(
+        self, job: MPIJob, stored: Manifest, decision: Decision | None = None
+    ) -> StartOutcome:
         """The result after another client changed or started the job; JobDeleted if it is gone."""
         current = self.current(stored)
         if current is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
-        decision = decision or UNDECIDED
+        decision = decision or Decision(job=job, decided=False)
         if not is_suspended(current):
             return StartOutcome(stored=current, decision=decision, resumed=True)
         state = str((current["metadata"].get("annotations") or {}).get(STATE))

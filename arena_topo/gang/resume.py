@@ -11,6 +11,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import QueuedJob, queued, written
 from arena_topo.errors import AccessDenied, NotNow, command
 from arena_topo.gang import UNWATCHED, Watcher, planning, pod_state
+from arena_topo.gang.planning import SOME_JOB, Decision
 from arena_topo.gang.protocol import Starter, StartOutcome
 from arena_topo.gang.request import request_of
 from arena_topo.gang.rollout import wait_for_old_pods, wait_until_placed
@@ -62,7 +63,7 @@ def resume_job(
             raise must_submit_again(stored, f"{name} was not created completely", why)
         stored = marked_whole(queue, stored)
     starter, job = open_starter(backend, queue), job_of(stored)
-    outcome = StartOutcome(stored=stored, resumed=True)
+    outcome = StartOutcome(stored=stored, decision=Decision(job=job, decided=False), resumed=True)
     if mine.suspender is not None:
         if mine.suspended:
             raise owned_by_queue(stored, mine.suspender, "starts")
@@ -134,7 +135,8 @@ def watch_resumed(
 
         hears = goals.Listener(seen=seen)
         goals.wait_all(backend, [name], namespace, goal=goals.Goal.RUNNING, hears=hears)
-    return StartOutcome(stored={}, resumed=True, changed=held)
+    decision = Decision(job=SOME_JOB, decided=False)
+    return StartOutcome(stored={}, decision=decision, resumed=True, changed=held)
 
 
 def all_instances_run(backend: Backend, name: str, namespace: str) -> bool:

@@ -70,7 +70,7 @@ def wait_until_placed(
             ) from late
         if trouble is None:
             going = _comes_together(starter, stored)
-            return outcome if going else starter.lost_race(stored, outcome.decision)
+            return outcome if going else starter.lost_race(job, stored, outcome.decision)
         owner = suspender(stored)
         if owner is not None:
             note = f"{trouble}; {owner} decides whether it goes on"
@@ -78,7 +78,7 @@ def wait_until_placed(
         tries = patches.tries_of(stored) + 1
         back = roll_back(queue, stored, trouble, tries)
         if back is None:
-            return starter.lost_race(stored, outcome.decision)
+            return starter.lost_race(job, stored, outcome.decision)
         watcher.tell(f"{trouble}: the gang was rolled back (try {tries} of {MOST_TRIES})")
         wait_for_old_pods(starter, back)
         if tries >= MOST_TRIES:

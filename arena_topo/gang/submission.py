@@ -29,9 +29,10 @@ from arena_topo.gang.existing_job import Same
 from arena_topo.gang.planning import (
     Decision,
     as_pods,
-    built,
     check_possible,
+    decision_to_wait,
     head_of_queue,
+    render_decision,
     to_create,
 )
 from arena_topo.gang.protocol import Starter, StartOutcome, left_behind
@@ -160,14 +161,15 @@ def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
 
 def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
     """Submit to an engine that queues by itself, or submit a job that is not placed."""
-    plan, cluster, nearest = to_create(job, site)
+    decision = to_create(job, site)
+    plan, cluster = render_decision(decision, site), decision.cluster
     created = site.engine.apply(plan)
     announce(created)
     done = _submitted(
         site,
         plan,
         created,
-        nearest=nearest,
+        nearest=decision.nearest,
         advice=advised(plan, cluster, site),
         training=when_spread(plan, cluster),
     )
@@ -193,7 +195,7 @@ class _Submission:
         starter, site = self.starter, self.site
         view, cluster = self._seen()
         job = as_pods(self.job, cluster, site, later=True)
-        bare = built(job, site, Decision(cluster=cluster))
+        bare = render_decision(decision_to_wait(job, site, cluster, None), site)
         owner = suspender(bare.objects[0])
         if owner is not None:
             return self._handed_over(job, bare, owner)
@@ -208,13 +210,13 @@ class _Submission:
             if "suspend" in lacks:
                 return self._unsuspendable(starter, job, mine)
             decision = starter.decide(job, mine, view)
-        planned = built(job, site, decision)
+        planned = render_decision(decision, site)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
         with left_behind(job.name, site.namespace):
             outcome = self._started(starter, job, stored, decision)
         if outcome.decision is not decision:
-            planned = built(job, site, outcome.decision)
+            planned = render_decision(outcome.decision, site)
         return self._told(starter, planned, created, outcome)
 
     def _seen(self) -> tuple[Snapshot | None, Cluster]:
@@ -236,7 +238,7 @@ class _Submission:
     def _unseen(self, job: MPIJob, cluster: Cluster) -> Decision:
         """The decision to wait for the controller; Unplaceable if the gang never fits its view."""
         check_possible(job, cluster, self.site)
-        return Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
+        return decision_to_wait(job, self.site, cluster, because(CauseCode.JOBS_HIDDEN))
 
     def _lacks(self, bare: Plan) -> tuple[str, ...]:
         """The fields of a gated, suspended job that the CRD of the operator drops."""
@@ -280,7 +282,7 @@ class _Submission:
         """
         stored = starter.current(waiting.stored)
         if stored is None or not is_suspended(stored):
-            return starter.lost_race(waiting.stored)
+            return starter.lost_race(job, waiting.stored)
         stored = marked_whole(self.queue, stored)
         mine = queued(stored, {})
         if mine is None or mine.state == "held" or mine.stopped or mine.suspender is not None:
@@ -378,12 +380,14 @@ class _Submission:
             self.watcher.tell(
                 f"{owner} decides when {job.name} starts; this command places it then"
             )
-            queued_only = StartOutcome(stored=stored, resumed=False)
+            undecided = Decision(job=job, decided=False)
+            queued_only = StartOutcome(stored=stored, decision=undecided, resumed=False)
             with left_behind(job.name, self.site.namespace):
-                outcome = self._polled(partial(self._admitted, queued_only), queued_only)
+                outcome = self._polled(partial(self._admitted, job, queued_only), queued_only)
                 outcome = wait_until_placed(self.starter, job, outcome, self.watcher)
             if outcome.resumed:
-                planned = built(job, self.site, outcome.decision)
+                # Its queue has chosen the nodes, so the decision is about the job as it is stored.
+                planned = render_decision(replace(outcome.decision, job=job), self.site)
                 return self._told(self.starter, planned, created, outcome)
         again = command("resume", job.name, namespace=self.site.namespace)
         places = f"its workers then wait at their gates until you run: {again}"
@@ -391,20 +395,20 @@ class _Submission:
             places = "the controller places it then."
         return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
 
-    def _admitted(self, waiting: StartOutcome) -> StartOutcome | None:
+    def _admitted(self, job: MPIJob, waiting: StartOutcome) -> StartOutcome | None:
         """Place a gang if its queue has started it; None if the queue has not.
 
         `waiting` again if the gang is over. JobDeleted if it is gone.
         """
         stored = self.starter.current(waiting.stored)
         if stored is None:
-            return self.starter.lost_race(waiting.stored)
+            return self.starter.lost_race(job, waiting.stored)
         mine = queued(stored, {})
         if mine is None:
             return waiting
         pods = [] if mine.suspended else self.queue.pods(stored)
         if any(map(pod_state.has_node, pods)):
-            return self.starter.lost_race(stored)
+            return self.starter.lost_race(job, stored)
         if not pod_state.gated_workers(pods):
             return None
         placed = self.starter.admitted(job_of(stored), stored)
@@ -427,7 +431,7 @@ class _Submission:
                     nearest=f"{decision.nearest or 'submit again later'} (MPIJob {site.api} cannot"
                     " wait)",
                 )
-            planned = built(job, site, decision)
+            planned = render_decision(decision, site)
             stored = queue.create(planned, planned.objects[0])
             with left_behind(job.name, site.namespace):
                 # Pods of this job may exist already.

@@ -12,7 +12,7 @@ from arena_topo.gang import planning, shape
 from arena_topo.gang.advice import advised
 from arena_topo.gang.config_files import read_config_files
 from arena_topo.gang.named_placement import check_fused, read_placement, seats_of
-from arena_topo.gang.planning import ClusterForJob, Decision, built, cluster_for_new_job
+from arena_topo.gang.planning import Decision, QueueView, queue_for_new_job, render_decision
 from arena_topo.gang.request import Site, check_preferred, request_of, set_aside_for_topology
 from arena_topo.gang.training import SPREAD, training_times
 from arena_topo.job import MPIJob, PodShape
@@ -162,11 +162,15 @@ def propose(
     files = read_config_files(job)
     site = Site(backend=backend, namespace=namespace, version=api, files=files)
     if not (job.gputopology or job.gpus):
-        ordinary = planning.plan_at_site(job, site, cluster)
+        queue = QueueView(left=cluster or planning.NO_NODES)
+        ordinary = render_decision(planning.decide_new(job, site, queue), site)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=ordinary)
     asked, job = job, replace(job, gputopology=True)
-    seen = ClusterForJob(left=cluster) if cluster else cluster_for_new_job(job, site)
-    cluster = seen.left
+    queue = QueueView(left=cluster) if cluster else queue_for_new_job(job, site)
+    cluster = queue.left
+    if on or not asked.gputopology:
+        # A job with a placement of its own, or outside the queue, is not patient.
+        queue = replace(queue, emptied=None)
     plan: Plan | None = None
     refused: Unplaceable | None = None
     best: Placement | None = None
@@ -174,7 +178,8 @@ def propose(
     advice: tuple[str, ...] = ()
     wait: PatientWait | None = None
     try:
-        plan = planning.plan_at_site(job, site, cluster)
+        decision = planning.decide_new(job, site, queue)
+        plan, wait = render_decision(decision, site), decision.wait
     except Unplaceable as error:
         refused = error
     if on:
@@ -182,8 +187,7 @@ def propose(
         plan, refused = _named(on, job, cluster, site, best)
     elif plan is not None:
         # Nobody but its own queue decides when a job of another queue starts.
-        if plan.placement is not None and asked.gputopology and suspender(plan.objects[0]) is None:
-            wait = seen.wait(plan.job, plan.placement, site)
+        wait = wait if suspender(plan.objects[0]) is None else None
         rows = next_best(_as_bound(plan), cluster, _valued(plan, cluster), top) if top > 1 else ()
         advice = advised(plan, cluster, site)
     if plan is not None:
@@ -326,7 +330,10 @@ def _named(
         proof = best.proof if alike else replace(best.proof, optimal=False)
         placement = replace(placement, proof=proof)
     binding = site.bind(job, placement, cluster)
-    plan = built(job, site, Decision(cluster=cluster, placement=placement, binding=binding))
+    decision = Decision(
+        job=job, cluster=cluster, request=request, placement=placement, binding=binding
+    )
+    plan = render_decision(decision, site)
     if not hindrances:
         return plan, None
     return plan, Unplaceable(

@@ -67,7 +67,7 @@ def with_reserved(state: Occupancy, backend: Backend) -> Occupancy:
         from arena_topo.gang import planning  # noqa: PLC0415 - the solver, only where jobs wait
         from arena_topo.gang.request import Site  # noqa: PLC0415 - as above
 
-        left = planning.cluster_for_new_job(planning.SOME_JOB, Site(backend=backend)).left
+        left = planning.queue_for_new_job(planning.SOME_JOB, Site(backend=backend)).left
     else:
         return state
     kept = {node.name: node for node in left.nodes if node.reserved is not None}
