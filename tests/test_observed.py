@@ -102,6 +102,18 @@ def test_gpus_that_a_gang_has_already_are_not_reserved_for_its_next_start_as_wel
     assert (members(found.reserved_gpus), found.free_count) == ((0,), 5)
 
 
+def test_the_next_start_of_a_gang_has_its_cpu_and_memory_reserved_until_its_pods_use_them():
+    notes = {"arena-topo.io/reserved": "node-a/0,1;node-a/2,3"}
+    stopped = job("m", "", state="waiting", annotations=notes, worker={"replicas": 2})
+    limits = stopped["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    limits["resources"]["limits"] |= {"cpu": "6", "memory": "8Gi"}
+    found = only(node(), config_map(), stopped)
+    assert (found.cpu, found.memory) == (32 - 2 * 6, (64 - 2 * 8) << 30)
+    assert (found.unreserved.cpu, found.unreserved.memory) == (32, 64 << 30)
+    ending = pod("m-worker-0", gpus=2, requests={"cpu": "6"})
+    assert only(node(), config_map(), stopped, ending).cpu == 32 - 2 * 6
+
+
 def test_a_pod_that_names_its_devices_makes_exactly_those_busy():
     found = only(node(), pod("w", gpus=2, annotations=group("0,3")))
     assert members(found.free) == (1, 2, 4, 5, 6, 7)

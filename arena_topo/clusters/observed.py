@@ -719,10 +719,17 @@ class _Idle:
             foreign=use.foreign,
             holders=tuple(use.holdings()),
         )
-        for job, (gpus, unnamed, since) in use.reserved.items():
-            known = GPUSet(gpus & node.machine.everything)
-            others = unnamed + count(gpus) - count(known)
-            node = node.reserve(job, known, unnamed=others, since=since, restart=True)
+        for job, kept in use.reserved.items():
+            known = GPUSet(kept.gpus & node.machine.everything)
+            node = node.reserve(
+                job,
+                known,
+                unnamed=kept.unnamed + count(kept.gpus) - count(known),
+                cpu=kept.cpu,
+                memory=kept.memory,
+                since=kept.since,
+                restart=True,
+            )
         return node
 
 

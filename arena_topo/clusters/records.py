@@ -6,6 +6,7 @@ object that does not fit becomes an `Unread`, with the path of the error.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -185,8 +186,9 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
 
     `workers` are tuples of index, node and GPUs; a worker holds at most `each` GPUs. Unless the
     GPUs are `exact`, the kubelet picks them. `reserved` are those that wait for its next start,
-    beyond the GPUs of `workers`, `since` (Unix seconds) its stop; None if that is not known.
-    `waits`: it is in the queue of arena-topo, without a placement.
+    beyond the GPUs of `workers`, each with `cpu` (cores) and `memory` (bytes), `since` (Unix
+    seconds) its stop; None if that is not known. `waits`: it is in the queue of arena-topo, without
+    a placement.
     """
 
     kind: ClassVar[str] = "MPIJob"
@@ -194,6 +196,8 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     workers: Workers = ()
     reserved: Workers = ()
     since: float | None = None
+    cpu: float = 0.0
+    memory: int = 0
     each: int = 0
     exact: bool = True
     suspended: bool = False
@@ -727,6 +731,8 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         workers = parse_map(notes[MAP]) if placed else ()
         reserved = parse_map(notes[RESERVED_ANNOTATION]) if kept else ()
         replicas, each = _size_of(mpijob)
+        spec = mapping_at(worker_pod_template(mpijob), "spec") if reserved else {}
+        cpu, memory = (pod_request(spec, resource) for resource in ("cpu", "memory"))
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
         return msgspec.structs.replace(
@@ -742,6 +748,8 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         workers=tuple(workers[:count]),
         reserved=_beyond(workers[:count], reserved[:count]),
         since=None if (stop := last_stop(mpijob)) is None else stop.at,
+        cpu=cpu,
+        memory=math.ceil(memory),
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
         notes=(Note(bare.path, "larger placement", more),) if greedy else (),

@@ -39,19 +39,32 @@ class GpuHolder(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.name else self.kind
 
 
+class RestartReservation(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits on a node for the next start of a gang: GPUs, cores, and bytes of memory.
+
+    `unnamed` is the number of its GPUs whose indexes are not known, `since` (Unix seconds) the stop
+    of the gang.
+    """
+
+    gpus: GPUSet = GPUSet(0)
+    unnamed: int = 0
+    cpu: float = 0.0
+    memory: int = 0
+    since: float | None = None
+
+
 class NodeUsage(msgspec.Struct, kw_only=True):
     """The use of one node by pods and recorded placements, as a running sum.
 
     `unattributed` counts GPUs in use whose indexes are unknown. `jobs` has the number of GPUs of
     each job, and of each pod without a job, by namespace and name; `named` are those of them whose
-    indexes are known. `reserved` are the GPUs that wait for the next start of each gang, the number
-    of those without an index, and since when; they are not in use.
+    indexes are known. `reserved` is what waits for the next start of each gang; it is not in use.
     """
 
     known: list[tuple[GpuHolder, GPUSet]] = []
     jobs: Counter[str] = msgspec.field(default_factory=Counter)
     named: dict[str, GPUSet] = {}
-    reserved: dict[str, tuple[GPUSet, int, float | None]] = {}
+    reserved: dict[str, RestartReservation] = {}
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
@@ -65,11 +78,16 @@ class NodeUsage(msgspec.Struct, kw_only=True):
             self.named[job] = GPUSet(self.named.get(job, 0) | gpus)
         self.unattributed += max(0, size - count(gpus))
 
-    def reserve(self, job: str, size: int, gpus: GPUSet, since: float | None) -> None:
-        """Reserve so many GPUs for the next start of a gang, `gpus` among them."""
-        named, others, _ = self.reserved.get(job, (GPUSet(0), 0, since))
-        others += max(0, size - count(gpus))
-        self.reserved[job] = GPUSet(named | gpus), others, since
+    def reserve(self, job: str, worker: RestartReservation) -> None:
+        """Reserve what a worker needs for the next start of a gang."""
+        before = self.reserved.get(job, RestartReservation(since=worker.since))
+        self.reserved[job] = RestartReservation(
+            gpus=GPUSet(before.gpus | worker.gpus),
+            unnamed=before.unnamed + worker.unnamed,
+            cpu=before.cpu + worker.cpu,
+            memory=before.memory + worker.memory,
+            since=before.since,
+        )
 
     def holdings(self) -> Iterator[Holding]:
         """The GPUs of each job here."""
@@ -121,7 +139,17 @@ def uses_of(
             exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
             if kept:
                 size = min(len(gpus) or job.each, job.each)
-                uses[node].reserve("/".join(job.key), size, exact, job.since)
+                # A pod of this worker that is still on the node uses its CPU and memory.
+                ending = workers.get(key)
+                counted = ending is not None and ending.node == node and not ending.over
+                worker = RestartReservation(
+                    gpus=exact,
+                    unnamed=max(0, size - count(exact)),
+                    cpu=0.0 if counted else job.cpu,
+                    memory=0 if counted else job.memory,
+                    since=job.since,
+                )
+                uses[node].reserve("/".join(job.key), worker)
             else:
                 uses[node].hold("/".join(job.key), job.each, GpuHolder("MPIJob", *job.key), exact)
     return uses
