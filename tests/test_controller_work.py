@@ -13,6 +13,7 @@ from arena_topo.admin.controller import REASON_PERIOD
 from arena_topo.gang import planning
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, HEAD_RESERVATION
+from arena_topo.queueing import reservation as queue_rule
 from arena_topo.solver import Request
 from arena_topo.solver.door import Solver
 
@@ -82,6 +83,28 @@ def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(
     crowded.rounds(3)
     assert solved.since() == set()
     assert written(crowded.api) == []
+
+
+def test_a_view_that_is_published_again_unchanged_needs_no_search_for_the_head(
+    crowded, monkeypatch
+):
+    crowded.rounds(2)
+    search, searched = queue_rule.reserved_placement, list[str]()
+
+    def counted(gang, *rest):
+        searched.append(gang.key)
+        return search(gang, *rest)
+
+    monkeypatch.setattr(queue_rule, "reserved_placement", counted)
+    crowded.api.requests.clear()
+    crowded.later(16)
+    crowded.rounds()
+    assert [one for one in crowded.api.requests if "cluster-view" in one]
+    assert searched == []
+    crowded.cluster.pod("theirs", "node-0", 0)
+    crowded.later(16)
+    crowded.rounds()
+    assert searched == ["default/one"]
 
 
 def reservation(here: World, name: str) -> str | None:

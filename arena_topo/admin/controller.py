@@ -963,7 +963,10 @@ class Controller:
         # Set before the attempt: after a failure the next try is at the next due time.
         self._published = self.clock()
         mine = fairness.newcomer(SOME_JOB, namespace="", priority=self.queue.priority(""))
-        left = fairness.left_to(mine, view.cluster(), self._head_of(view), view.now)
+        # Time alone moves no reservation before the next round.
+        known = self._head is not None and self._matters(view) == self._matters(self._head[0])
+        head = self._head[1] if self._head is not None and known else self._head_of(view)
+        left = fairness.left_to(mine, view.cluster(), head, view.now)
         self.queue.publish_view(left, now=view.now)
         if self.ack:
             self.queue.mirror(self._told_once)
