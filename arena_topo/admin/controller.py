@@ -407,7 +407,7 @@ class Controller:
     ) -> None:
         """Update the times since which nodes are unusable and workers unschedulable."""
         self._nodes = {
-            manifest.name: manifest for manifest in view.objects if isinstance(manifest, NodeRecord)
+            manifest.name: manifest for manifest in view.objects if type(manifest) is NodeRecord
         }
         gangs, self._gangs = self._gangs, {}
         for key, mine in pods.items():

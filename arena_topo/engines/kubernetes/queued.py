@@ -120,11 +120,11 @@ class Snapshot:
     @cached_property
     def _recorded(self) -> frozenset[tuple[str, str]]:
         """The jobs with records."""
-        return frozenset(entry.key for entry in self.objects if isinstance(entry, JobRecord))
+        return frozenset([entry.key for entry in self.objects if type(entry) is JobRecord])
 
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
-        return (manifest for manifest in self.objects if isinstance(manifest, PodRecord))
+        return (manifest for manifest in self.objects if type(manifest) is PodRecord)
 
     def emptied(self) -> Cluster:
         """The cluster as if all jobs of arena-topo had ended."""
@@ -132,10 +132,20 @@ class Snapshot:
 
     @cached_property
     def _emptied(self) -> Cluster:
-        pods: set[tuple[str, str]] = set()
-        if any(isinstance(manifest, ClaimRecord) for manifest in self.objects):
+        # isinstance takes three times as long, since these types have a metaclass.
+        rest = [
+            manifest
+            for manifest in self.objects
+            if not ((type(manifest) is PodRecord and manifest.ours) or type(manifest) is JobRecord)
+        ]
+        if ClaimRecord in set(map(type, rest)):
             pods = {pod.key for pod in self.pods() if pod.ours}
-        return self.see([manifest for manifest in self.objects if not _is_ours(manifest, pods)])
+            rest = [
+                manifest
+                for manifest in rest
+                if not (type(manifest) is ClaimRecord and manifest.belongs(pods))
+            ]
+        return self.see(rest)
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
@@ -155,14 +165,6 @@ def _is_used_by(record: Record | Unread, jobs: Collection[tuple[str, str]]) -> b
         return False
     job_keys = {(record.namespace, job_of_pod(name)) for name in names}
     return record.ours and bool(job_keys) and job_keys <= {*jobs}
-
-
-def _is_ours(record: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
-    if isinstance(record, PodRecord):
-        return record.ours
-    if isinstance(record, ClaimRecord):
-        return record.belongs(pods)
-    return isinstance(record, JobRecord)
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
