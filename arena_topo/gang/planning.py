@@ -204,7 +204,7 @@ def decide_or_none(
     If the kubelet would have to pick GPUs on a node whose GPUs arena-topo allocates, the job is
     placed elsewhere.
     """
-    unheld: ArenaError | None = None
+    unbound: ArenaError | None = None
     while (placement := fit(job, cluster, site)) is not None:
         try:
             binding = site.bind(job, placement, cluster, gated=gated)
@@ -213,7 +213,7 @@ def decide_or_none(
             ours = {node.name for node in nodes if double_booked(node)}
             if not ours:
                 raise
-            unheld = unheld or error
+            unbound = unbound or error
             left = (
                 replace(node, free=GPUSet(0)) if node.name in ours else node
                 for node in cluster.nodes
@@ -228,14 +228,14 @@ def decide_or_none(
                 placement=placement,
                 binding=binding,
             )
-    if unheld is None:
+    if unbound is None:
         return None
     raise Unplaceable(
-        unheld.message,
+        unbound.message,
         verdict=Verdict.NOT_NOW,
         refusals=(),
-        why=unheld.why,
-        nearest=unheld.hint,
+        why=unbound.why,
+        nearest=unbound.hint,
         notes=cluster.notes,
     )
 
@@ -269,12 +269,12 @@ def _explained(
 ) -> Unplaceable:
     """Why a request of this job has no placement; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
-    kept = reservation(request, cluster)
+    reserved = reservation(request, cluster)
     return Solver.of(cluster).explain(
         request,
         # The flags that exclude nodes are known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),
-        notes=cluster.notes if kept is None else (*cluster.notes, kept),
+        notes=cluster.notes if reserved is None else (*cluster.notes, reserved),
         each=each,
         fusible=limited and job.workers > 1 and fusible(cluster),
         anew=None if anew is None else Solver.of(anew),
@@ -442,11 +442,11 @@ def reservation(request: Request, cluster: Cluster) -> str | None:
     gpus: dict[str, dict[str, int]] = {}
     heads: set[str] = set()
     for node in Solver.of(cluster).withheld(request):
-        for held, idle in node.reservations():
+        for entry, idle in node.reservations():
             if idle:
-                of_gang = gpus.setdefault(held.job, {})
+                of_gang = gpus.setdefault(entry.job, {})
                 of_gang[node.name] = of_gang.get(node.name, 0) + idle
-                heads |= set() if held.restart else {held.job}
+                heads |= set() if entry.restart else {entry.job}
     clauses = []
     for job in sorted(gpus, key=lambda job: job not in heads):
         names, number = sorted(gpus[job], key=natural), sum(gpus[job].values())
@@ -462,13 +462,13 @@ def reservation(request: Request, cluster: Cluster) -> str | None:
 
 def _slowed(request: Request, cluster: Cluster) -> str | None:
     """The reservation without which a gang that fits would get a better place; None without one."""
-    kept = reservation(request, cluster)
-    if kept is None:
+    reserved = reservation(request, cluster)
+    if reserved is None:
         return None
     ours = Solver.of(cluster).best(request)
     best = Solver(cluster.unreserved()).best(request)
     better = ours is None or (best is not None and _grade(best) < _grade(ours))
-    return kept if better else None
+    return reserved if better else None
 
 
 def _grade(answer: NodeChoice) -> tuple[float, ...]:

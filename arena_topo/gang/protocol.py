@@ -227,7 +227,7 @@ class Starter:
                 stored = changed
                 if decision.placement is None:
                     return StartOutcome(stored=stored, decision=decision, resumed=False)
-                if not self.stands(job, stored, decision):
+                if not self.is_valid(job, stored, decision):
                     decision = None
                     continue
                 done = self._started(stored, decision, gated=gated)
@@ -257,7 +257,7 @@ class Starter:
             return None
         places = reserving_map(decision.forecast)
         changed = self.queue.change(stored, patches.reserving(stored, places))
-        if changed is None or self.stands(job, changed, decision, pods=False):
+        if changed is None or self.is_valid(job, changed, decision, pods=False):
             return changed
         self.queue.change(changed, patches.reserving(changed, None))
         return None
@@ -314,7 +314,7 @@ class Starter:
         except AccessDenied:
             return False
 
-    def stands(
+    def is_valid(
         self, job: MPIJob, stored: Manifest, decision: Decision, *, pods: bool = True
     ) -> bool:
         """Whether a recorded decision conflicts with no older record, and is not outdated.
@@ -394,9 +394,9 @@ class Starter:
         `ending` are the pods of the job that end before it starts.
         """
         placed, claims = _with_claims(stored, decision)
-        held = self.queue.claims(stored) if claims else ()
+        claimed = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(stored["metadata"]["namespace"])
-        return quota.shortfall(placed, quotas, claims=claims, held=held, ending=ending)
+        return quota.shortfall(placed, quotas, claims=claims, held=claimed, ending=ending)
 
     # Other starters
 

@@ -63,7 +63,7 @@ def replan_job(
         # An engine without a queue chooses a new placement at each resume.
         backend.pausing.suspend(name, namespace)
         backend.pausing.resume(name, namespace, limit)
-        return watch_resumed(backend, name, namespace, watcher, held=True)
+        return watch_resumed(backend, name, namespace, watcher, was_suspended=True)
     queue, stored, mine = _replannable(backend, name, namespace)
     starter, job = replace(open_starter(backend, queue), constraint=limit), job_of(stored)
     if limit == UNCONSTRAINED:

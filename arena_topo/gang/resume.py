@@ -44,18 +44,18 @@ def resume_job(
     that is over; Unplaceable if it can never fit.
     """
     if backend.pausing is not None:
-        held = backend.pausing.resume(name, namespace)
-        if not (held or watcher.stay):
+        was_suspended = backend.pausing.resume(name, namespace)
+        if not (was_suspended or watcher.stay):
             _check_waits(backend.job(name, namespace))
-        return watch_resumed(backend, name, namespace, watcher, held=held)
+        return watch_resumed(backend, name, namespace, watcher, was_suspended=was_suspended)
     queue, stored = queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None:
         why = why_not_queued(backend, stored)
         if why is not None:
             raise must_submit_again(stored, f"{name} cannot be resumed", why)
-        held = change_with_retries(queue, stored, _let_go, "resumed") is not None
-        return watch_resumed(backend, name, namespace, watcher, held=held)
+        was_suspended = change_with_retries(queue, stored, _let_go, "resumed") is not None
+        return watch_resumed(backend, name, namespace, watcher, was_suspended=was_suspended)
     if mine.incomplete:
         if missing := queue.missing(stored):
             lacks = " and no ".join(f"configmap {name}" for name in missing)
@@ -122,9 +122,9 @@ def _let_go(stored: Manifest) -> patches.Patch | None:
 
 
 def watch_resumed(
-    backend: Backend, name: str, namespace: str, watcher: Watcher, *, held: bool
+    backend: Backend, name: str, namespace: str, watcher: Watcher, *, was_suspended: bool
 ) -> StartOutcome:
-    """The result of resuming a job; `held`: it was suspended before.
+    """The result of resuming a job; `was_suspended`: it was suspended before.
 
     A watcher with `stay` waits until all workers run, or never will.
     """
@@ -136,7 +136,7 @@ def watch_resumed(
         hears = goals.Listener(seen=seen)
         goals.wait_all(backend, [name], namespace, goal=goals.Goal.RUNNING, hears=hears)
     decision = Decision(job=SOME_JOB, decided=False)
-    return StartOutcome(stored={}, decision=decision, resumed=True, changed=held)
+    return StartOutcome(stored={}, decision=decision, resumed=True, changed=was_suspended)
 
 
 def all_instances_run(backend: Backend, name: str, namespace: str) -> bool:

@@ -89,8 +89,8 @@ class Submitted:
 
     def __repr__(self) -> str:
         """The created objects and the status of the job, for a prompt."""
-        stands = self.status if self.status is not None else self.unread
-        return f"<Submitted {', '.join(self.created) or 'nothing new'}: {stands}>"
+        state = self.status if self.status is not None else self.unread
+        return f"<Submitted {', '.join(self.created) or 'nothing new'}: {state}>"
 
 
 def _submitted(site: Site, plan: Plan, created: tuple[str, ...], **more: Any) -> Submitted:
@@ -217,7 +217,7 @@ class _Submission:
             outcome = self._started(starter, job, stored, decision)
         if outcome.decision is not decision:
             planned = render_decision(outcome.decision, site)
-        return self._told(starter, planned, created, outcome)
+        return self._result(starter, planned, created, outcome)
 
     def _seen(self) -> tuple[Snapshot | None, Cluster]:
         """All jobs and the cluster; None and the published view if the caller may not list jobs.
@@ -324,7 +324,7 @@ class _Submission:
         self.announce(created)
         return created
 
-    def _told(
+    def _result(
         self, starter: Starter, planned: Plan, created: tuple[str, ...], outcome: StartOutcome
     ) -> Submitted:
         """The result of the submission, with the plan of the last decision."""
@@ -388,7 +388,7 @@ class _Submission:
             if outcome.resumed:
                 # Its queue has chosen the nodes, so the decision is about the job as it is stored.
                 planned = render_decision(replace(outcome.decision, job=job), self.site)
-                return self._told(self.starter, planned, created, outcome)
+                return self._result(self.starter, planned, created, outcome)
         again = command("resume", job.name, namespace=self.site.namespace)
         places = f"its workers then wait at their gates until you run: {again}"
         if watched:
@@ -435,7 +435,7 @@ class _Submission:
             stored = queue.create(planned, planned.objects[0])
             with left_behind(job.name, site.namespace):
                 # Pods of this job may exist already.
-                if starter.stands(job, stored, decision, pods=False):
+                if starter.is_valid(job, stored, decision, pods=False):
                     break
             queue.remove(stored)
             left = starter.current(stored)

@@ -41,10 +41,10 @@ def suspend_job(backend: Backend, name: str, namespace: str) -> bool:
             raise NotPossible(f"{name} cannot be suspended", why=why, hint=hint)
         return None if is_suspended(stored) else patches.stopping(stored)
 
-    held = change_with_retries(queue, stored, hold, "suspended")
-    if held is not None:
-        check_suspended(held)
-    return held is not None
+    suspended = change_with_retries(queue, stored, hold, "suspended")
+    if suspended is not None:
+        check_suspended(suspended)
+    return suspended is not None
 
 
 def may_have_pods(backend: Backend, name: str, namespace: str) -> bool:

@@ -126,9 +126,9 @@ class Situation:
         }
         for node in self._reserved:
             uses[node.name] += tuple(
-                JobUse(jobs[held.job], held.gpus, held.unnamed)
-                for held, _ in node.reservations()
-                if held.job in jobs
+                JobUse(jobs[entry.job], entry.gpus, entry.unnamed)
+                for entry, _ in node.reservations()
+                if entry.job in jobs
             )
         return uses
 
@@ -139,7 +139,7 @@ class Situation:
 
     def seen_by(self, gang: str) -> Situation:
         """The situation of a gang (a key): what is reserved for its own next start is free."""
-        if all(held.job != gang for node in self._reserved for held, _ in node.reservations()):
+        if all(entry.job != gang for node in self._reserved for entry, _ in node.reservations()):
             return self
         nodes = tuple(node.unreserved_by(gang) for node in self.cluster.nodes)
         return replace(self, cluster=replace(self.cluster, nodes=nodes))

@@ -37,7 +37,7 @@ Prices = Mapping[str, float]
 
 CLEARLY_WORSE = 2.0
 """The factor of the price from which a reservation is given up for another: our choice. Each
-change loses what was kept free so far."""
+change loses the GPUs that were idle for the reservation so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,16 +294,16 @@ def left_for(
         mine, counted = (own or {}).get(node.name, (GPUSet(0), 0))
         if head.strict:
             gpus, unnamed = GPUSet(gpus | node.free), 0
-        for held, _ in node.reservations():
-            if held.job == head.gang.key:
-                gpus, unnamed = GPUSet(gpus | held.gpus), max(unnamed, held.unnamed)
-        kept, rest = GPUSet(gpus & ~mine), max(0, unnamed - counted)
-        if not (kept or rest):
+        for entry, _ in node.reservations():
+            if entry.job == head.gang.key:
+                gpus, unnamed = GPUSet(gpus | entry.gpus), max(unnamed, entry.unnamed)
+        withheld, rest = GPUSet(gpus & ~mine), max(0, unnamed - counted)
+        if not (withheld or rest):
             return node
-        workers = min(workers, math.ceil((count(kept) + rest) / head.placement.gpus))
+        workers = min(workers, math.ceil((count(withheld) + rest) / head.placement.gpus))
         return node.unreserved_by(head.gang.key).reserve(
             head.gang.key,
-            kept,
+            withheld,
             unnamed=rest,
             cpu=request.cpu * workers,
             memory=request.memory * workers,
