@@ -440,9 +440,24 @@ def test_a_node_of_known_nics_comes_before_one_of_assumed_nics_that_might_be_fas
 
 @pytest.mark.parametrize(("rate", "nodes"), [(3.0, 1), (12.5, 1), (50.0, 2)])
 def test_a_known_network_takes_a_gang_from_a_node_of_assumed_nics_only_if_it_is_faster(rate, nodes):
-    on = cluster(*(node(f"n{at}", with_nics(CARDS, 4, None)) for at in range(3)), beyond=rate)
+    unknown, known = with_nics(CARDS, 4, None), with_nics(CARDS, 4, rate)
+    on = cluster(node("a", unknown), *(node(name, known, gpu_set((0, 1))) for name in "bc"))
     request = Request(workers=3, gpus=1, joined=False, wire=Wire.RDMA)
     assert len(place(request, on).nodes) == nodes
+
+
+@pytest.mark.parametrize(("rate", "nodes"), [(3.0, 3), (12.5, 3), (50.0, 1)])
+def test_pods_of_one_node_of_unknown_nics_send_the_given_rate_of_the_network_in_all(rate, nodes):
+    """As on several nodes: three pods of a node get a third of it each, up to their PCIe ports."""
+    on = cluster(*(node(f"n{at}", with_nics(CARDS, 4, None)) for at in range(3)), beyond=rate)
+    request = Request(workers=3, gpus=1, joined=False, wire=Wire.RDMA)
+    answer = place(request, on)
+    assert len(answer.nodes) == nodes
+    for own in (answer, place(replace(request, max_nodes=1), on)):
+        sent = min(0.931 * rate * len(own.nodes) / 3, 12.0)
+        assert own.bandwidth.point == pytest.approx(sent)
+        assert not own.bandwidth.guess
+        assert not own.proof.rated
 
 
 @pytest.mark.parametrize("software", [Software(gdr=False), Software(plugin=Plugin.CXI)])

@@ -402,7 +402,7 @@ class Index:
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
-        network = None if level is None else rate_of_level(self.fabric, level)
+        network = rate_of_level(self.fabric, level)
         if network is not None and request.wire not in self._assumed | self._measured:
             # NICs of known speed count up to the rate of any network, which is applied to the gang.
             network = math.inf
