@@ -184,6 +184,7 @@ def check(seed: int, most: int = MOST) -> bool:
     )
     if answer.proof.optimal or not beside:
         assert found.inside == pytest.approx(expected.inside), seed
+    assert -found.inside <= -expected.inside * (1 + 1e-9), seed
     point = answer.bandwidth.point if answer.bandwidth is not None else float("inf")
     assert point <= answer.proof.bound * (1 + 1e-9), seed
     if answer.proof.optimal and not answer.proof.rated:
@@ -250,6 +251,17 @@ def test_500_small_clusters_get_the_best_of_all_placements():
 def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
     tried = sum(check(seed) for seed in range(first, first + 500))
     assert tried > 450
+
+
+def test_pods_beside_nvlink_domains_that_would_be_slower_as_one_host_are_not_called_proven():
+    """Three nodes in each answer, equally fast for separate pods; joined, one of them is slower."""
+    rng = random.Random(156_775)
+    on = worlds(rng)
+    request = requests(rng, on)
+    answer, best = place(request, on), brute.best(request, on)
+    assert len(answer.nodes) == best.nodes
+    assert brute.band(answer.bandwidth.point) == -best.band
+    assert answer.proof.optimal is (answer.inside.point == pytest.approx(-best.inside))
 
 
 def test_of_nodes_in_one_band_those_with_the_faster_network_are_taken():
