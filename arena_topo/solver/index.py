@@ -251,7 +251,7 @@ class Index:
     def idle_of(self, name: NodeName) -> GroupOfNodes:
         """The group of a node without jobs."""
         idle = self.of[name].idle
-        assert idle is not None, "all groups have one"
+        assert idle is not None, "all groups have their idle group"
         return idle
 
     def _idle_group(self, group: GroupOfNodes) -> GroupOfNodes:
