@@ -52,10 +52,15 @@ def level_of(nodes: Sequence[Node], on: Cluster) -> int:
 
 
 def rate_of(distance: int, on: Cluster) -> float | None:
-    """GB/s of a level that somebody gave, or else of the next one out."""
-    levels = [*(tier.bandwidth for tier in reversed(on.tiers)), on.beyond]
-    known = (rate for rate in levels[distance - 1 :] if rate is not None)
-    return next(known, None) if distance else None
+    """GB/s of a level that somebody gave, or else of the next one out.
+
+    The NICs of a single node send as much between its pods as to the nearest nodes over a network.
+    """
+    tiers = list(reversed(on.tiers))
+    levels = [*(tier.bandwidth for tier in tiers), on.beyond]
+    within = sum(tier.name == "nvlink" for tier in tiers)
+    known = (rate for rate in levels[distance - 1 if distance else within :] if rate is not None)
+    return next(known, None)
 
 
 def limit_of(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> float:
@@ -203,6 +208,7 @@ def assumed(nodes: Sequence[Node], request: Request, on: Cluster) -> bool:
         known = rated or one_domain(nodes, on)
         return not known and not all(given(node, request) for node in nodes)
     over_nics = request.wire is Wire.RDMA and not request.joined and request.workers > 1
+    over_nics = over_nics and rate_of(0, on) is None
     return over_nics and not domain_of(nodes[0], on) and not given(nodes[0], request)
 
 
@@ -391,9 +397,9 @@ def every(request: Request, on: Cluster, most: int) -> Iterator[Key]:
 def preferred(found: Sequence[Key]) -> Key | None:
     """The best of these keys.
 
-    One node comes before another if its NICs are known and the other's are not. Several nodes over
-    a known network take a gang from a node of assumed NICs only if they are faster, and over an
-    assumed network never.
+    One node comes before another if its NICs are known and the other's are not. Several nodes of
+    known NICs take a gang from a node of assumed NICs only if they are faster, and over an assumed
+    network never.
     """
     known = any(not one.assumed for one in found if one.nodes == 1)
     left = [one for one in found if not (known and one.assumed and one.nodes == 1)]

@@ -388,6 +388,18 @@ def test_an_nvlink_domain_of_unknown_gpus_is_near_but_not_fast():
 # Fabric files
 
 
+def test_nvlink_goes_below_the_levels_of_a_fabric_file_that_lists_none():
+    nodes = racks("NVIDIA-GB200", CLIQUE, **{BLOCK: "b"})
+    found = seen(*nodes, file=written(("row", BLOCK, 200.0), beyond=25.0))
+    assert words(found) == ["row", "nvlink"]
+    assert rates(found) == [25.0, 200.0, pytest.approx(721.8)]
+    listed = seen(*nodes, file=written(("row", BLOCK, 200.0), ("nvlink", CLIQUE, None)))
+    assert words(listed) == ["row", "nvlink"]
+    assert rates(listed)[1:] == rates(found)[1:]
+    named = seen(*nodes, file=written(("row", BLOCK, 200.0), ("trays", CLIQUE, 400.0)))
+    assert words(named) == ["row", "trays"]
+
+
 def written(*levels: tuple[str, str, float | None], beyond: float | None = None) -> Any:
     listed = [{"name": name, "label": label, "bandwidthGBps": rate} for name, label, rate in levels]
     return fabric.parse_fabric({"levels": listed, "beyondGBps": beyond}, where="net.yaml")

@@ -184,6 +184,7 @@ def check(seed: int, most: int = MOST) -> bool:
     )
     if answer.proof.optimal or not beside:
         assert found.inside == pytest.approx(expected.inside), seed
+    assert -found.inside <= -expected.inside * (1 + 1e-9), seed
     point = answer.bandwidth.point if answer.bandwidth is not None else float("inf")
     assert point <= answer.proof.bound * (1 + 1e-9), seed
     if answer.proof.optimal and not answer.proof.rated:
@@ -250,6 +251,17 @@ def test_500_small_clusters_get_the_best_of_all_placements():
 def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
     tried = sum(check(seed) for seed in range(first, first + 500))
     assert tried > 450
+
+
+def test_pods_beside_nvlink_domains_that_would_be_slower_as_one_host_are_not_called_proven():
+    """Three nodes in each answer, equally fast for separate pods; joined, one of them is slower."""
+    rng = random.Random(156_775)
+    on = worlds(rng)
+    request = requests(rng, on)
+    answer, best = place(request, on), brute.best(request, on)
+    assert len(answer.nodes) == best.nodes
+    assert brute.band(answer.bandwidth.point) == -best.band
+    assert answer.proof.optimal is (answer.inside.point == pytest.approx(-best.inside))
 
 
 def test_of_nodes_in_one_band_those_with_the_faster_network_are_taken():
@@ -440,9 +452,24 @@ def test_a_node_of_known_nics_comes_before_one_of_assumed_nics_that_might_be_fas
 
 @pytest.mark.parametrize(("rate", "nodes"), [(3.0, 1), (12.5, 1), (50.0, 2)])
 def test_a_known_network_takes_a_gang_from_a_node_of_assumed_nics_only_if_it_is_faster(rate, nodes):
-    on = cluster(*(node(f"n{at}", with_nics(CARDS, 4, None)) for at in range(3)), beyond=rate)
+    unknown, known = with_nics(CARDS, 4, None), with_nics(CARDS, 4, rate)
+    on = cluster(node("a", unknown), *(node(name, known, gpu_set((0, 1))) for name in "bc"))
     request = Request(workers=3, gpus=1, joined=False, wire=Wire.RDMA)
     assert len(place(request, on).nodes) == nodes
+
+
+@pytest.mark.parametrize(("rate", "nodes"), [(3.0, 3), (12.5, 3), (50.0, 1)])
+def test_pods_of_one_node_of_unknown_nics_send_the_given_rate_of_the_network_in_all(rate, nodes):
+    """As on several nodes: three pods of a node get a third of it each, up to their PCIe ports."""
+    on = cluster(*(node(f"n{at}", with_nics(CARDS, 4, None)) for at in range(3)), beyond=rate)
+    request = Request(workers=3, gpus=1, joined=False, wire=Wire.RDMA)
+    answer = place(request, on)
+    assert len(answer.nodes) == nodes
+    for own in (answer, place(replace(request, max_nodes=1), on)):
+        sent = min(0.931 * rate * len(own.nodes) / 3, 12.0)
+        assert own.bandwidth.point == pytest.approx(sent)
+        assert not own.bandwidth.guess
+        assert not own.proof.rated
 
 
 @pytest.mark.parametrize("software", [Software(gdr=False), Software(plugin=Plugin.CXI)])

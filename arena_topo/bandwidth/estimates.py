@@ -127,7 +127,8 @@ class Traffic:
     """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible.
 
     `network` is GB/s of the network between machines, if its rate is known, and `limit` the most
-    that it may have.
+    that it may have. Neither limits the traffic of hosts on one machine (`local`), which only its
+    NICs carry.
     """
 
     hosts: int
@@ -135,16 +136,14 @@ class Traffic:
     tree: bool = True
     network: float | None = None
     limit: float = math.inf
+    local: bool = False
 
     @property
     def most(self) -> float:
         """GB/s that no machine sends more than."""
+        if self.local:
+            return math.inf
         return self.limit if self.network is None else min(self.network, self.limit)
-
-    @property
-    def local(self) -> Traffic:
-        """The same without a network."""
-        return replace(self, network=None, limit=math.inf)
 
     @property
     def once(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from arena_topo.bandwidth import fitted
 from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
@@ -49,7 +50,8 @@ def over_nics(
 
 def ring_over_nics(host: Host, job: Traffic, constants: Constants) -> float:
     """GB/s of a ring through the NICs of one host."""
-    return constants.network.value * _rails([host], job.local, constants)[0].value
+    alone = replace(job, network=None, limit=math.inf)
+    return constants.network.value * _rails([host], alone, constants)[0].value
 
 
 def usual_nics(machine: Machine) -> Machine:

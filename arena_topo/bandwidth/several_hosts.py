@@ -44,11 +44,12 @@ def estimate(
     Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA if the
     chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
     network lets each machine send, if that is given, and infinite for a rate that is applied
-    elsewhere: NICs of known speed count up to it, and those of unknown speed send as much in all.
-    `limit` is GB/s that no machine sends more than, which says nothing about its NICs. With
-    `among`, these are some hosts of a job of so many hosts on several machines with `ranks` GPUs,
-    and the result is the limit by these hosts: the job gets the minimum of this over its machines,
-    and of `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
+    elsewhere: NICs of known speed count up to it, unless all hosts are on one machine, and those of
+    unknown speed send as much in all. `limit` is GB/s that no machine sends more than, which says
+    nothing about its NICs. With `among`, these are some hosts of a job of so many hosts on several
+    machines with `ranks` GPUs, and the result is the limit by these hosts: the job gets the minimum
+    of this over its machines, and of `network_limit`. NotModelled for an algorithm without measured
+    rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -60,6 +61,7 @@ def estimate(
         tree=algorithm is not Algorithm.RING,
         network=network,
         limit=limit,
+        local=local,
     )
     if job.ranks == 1:
         return None
@@ -73,8 +75,7 @@ def estimate(
     if wire is None:
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
-        # Between pods of one machine only its NICs limit the traffic, not the network.
-        between = over_nics(hosts, job.local if local else job, constants, doubts)
+        between = over_nics(hosts, job, constants, doubts)
     elif local:
         between = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:

@@ -523,7 +523,7 @@ class Rows:
         of = [places.setdefault(row, len(places)) for row in rows]
         return list(places), of
 
-    def held(self, row: Row, nodes: int) -> int:
+    def most_workers(self, row: Row, nodes: int) -> int:
         """The most workers on so many of these nodes."""
         workers = 0
         for load, number in zip(self.capacities, row, strict=True):

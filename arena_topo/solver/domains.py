@@ -133,8 +133,8 @@ class DomainSearch:
         """The most workers that so many nodes of one domain of a level hold."""
         if nodes == 1:
             return self._largest
-        held = self._rows.held
-        return max((held(row, nodes) for row in self._rows.at(level)[0]), default=0)
+        most_workers = self._rows.most_workers
+        return max((most_workers(row, nodes) for row in self._rows.at(level)[0]), default=0)
 
     def holds(self, level: int, demand: Demand) -> bool:
         """Whether one domain of a level holds the gang."""
@@ -210,8 +210,10 @@ class DomainSearch:
         if not domain.children:
             return demand.workers
         (rows, places), all_nodes = self._rows.at(level + 1), self.index.width[level]
-        held = max(self._rows.held(rows[places[child.at]], all_nodes) for child in domain.children)
-        return -(-demand.workers // max(1, held))
+        most = max(
+            self._rows.most_workers(rows[places[child.at]], all_nodes) for child in domain.children
+        )
+        return -(-demand.workers // max(1, most))
 
     def _costs(self, level: int, domains: Iterable[int], demand: Demand) -> Mapping[int, int]:
         """The costs of filling so many nodes of each domain: the last takes the rest.

@@ -261,8 +261,8 @@ class Solver:
 
     def capable(self, request: Request, answer: NodeChoice) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
-        one = replace(request, workers=1)
-        candidates = groups_for(one, self.index).candidates(one)
+        single = replace(request, workers=1)
+        candidates = groups_for(single, self.index).candidates(single)
         terms, bandwidth = answer.floor.terms, answer.floor.bandwidth
         able = {
             at for at, nodes in enumerate(candidates.classes) if nodes.best(1, terms) >= bandwidth

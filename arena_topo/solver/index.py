@@ -251,7 +251,7 @@ class Index:
     def idle_of(self, name: NodeName) -> GroupOfNodes:
         """The group of a node without jobs."""
         idle = self.of[name].idle
-        assert idle is not None, "all groups have one"
+        assert idle is not None, "all groups have their idle group"
         return idle
 
     def _idle_group(self, group: GroupOfNodes) -> GroupOfNodes:
@@ -402,7 +402,7 @@ class Index:
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
-        network = None if level is None else rate_of_level(self.fabric, level)
+        network = rate_of_level(self.fabric, level)
         if network is not None and request.wire not in self._assumed | self._measured:
             # NICs of known speed count up to the rate of any network, which is applied to the gang.
             network = math.inf

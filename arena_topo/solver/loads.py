@@ -126,7 +126,8 @@ class Loads:
         """
         if terms.hosts is Hosts.NODE:
             several = not terms.joined and terms.ranks > terms.gpus
-            return several and terms.wire is Wire.RDMA and self.nics_assumed(terms.wire)
+            rated = terms.network is not None or terms.wire is Wire.TCP
+            return several and not rated and self.nics_assumed(terms.wire)
         if terms.hosts is Hosts.DOMAIN or terms.network is not None:
             return False
         if measured_between((self.machine,), AMONG[terms.hosts], terms.wire):

@@ -241,12 +241,12 @@ class PartSearch:
 
     def _best(self, parts: Iterable[DomainPart]) -> list[DomainPart]:
         """The parts that no other one beats in nodes, NICs and cost at once."""
-        kept: list[DomainPart] = []
+        frontier: list[DomainPart] = []
         for part in sorted(set(parts), key=lambda part: (part.nodes, -part.sent, part.cost)):
-            if not any(other.sent >= part.sent and other.cost <= part.cost for other in kept):
-                kept.append(part)
-        self.exact = self.exact and len(kept) <= MOST_ENTRIES
-        return kept[:MOST_ENTRIES]
+            if not any(other.sent >= part.sent and other.cost <= part.cost for other in frontier):
+                frontier.append(part)
+        self.exact = self.exact and len(frontier) <= MOST_ENTRIES
+        return frontier[:MOST_ENTRIES]
 
     @remembered
     def _rate(self, shares: tuple[ClassShare, ...]) -> float:
@@ -354,12 +354,12 @@ class PartSearch:
         return table.get((wanted, self._workers), [])
 
     def _better(self, gangs: Sequence[Parts]) -> list[Parts]:
-        kept: list[Parts] = []
+        frontier: list[Parts] = []
         for gang in sorted(gangs, key=lambda gang: (gang.nodes, -gang.rate, gang.cost)):
-            if not any(other.rate >= gang.rate and other.cost <= gang.cost for other in kept):
-                kept.append(gang)
-        self.exact = self.exact and len(kept) <= MOST_ENTRIES
-        return kept[:MOST_ENTRIES]
+            if not any(other.rate >= gang.rate and other.cost <= gang.cost for other in frontier):
+                frontier.append(gang)
+        self.exact = self.exact and len(frontier) <= MOST_ENTRIES
+        return frontier[:MOST_ENTRIES]
 
     def _choice(self, domain: Domain, parts: Parts) -> Choice:
         """The nodes of a gang, along the network."""

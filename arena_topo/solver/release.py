@@ -335,7 +335,7 @@ class Freeing:
             costs.sort(key=lambda pick: (-pick[0], natural(pick[1].name)))
             yield from ((node, load, cost) for cost, node, load in costs if cost)
             return
-        assert release.domain is not None, "what was found is somewhere"
+        assert release.domain is not None, "a release has a domain"
         picks = sorted(
             (-cost, natural(nodes[group].name), group, load, times)
             for (group, load), times in release.loads.items()

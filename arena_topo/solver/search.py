@@ -352,8 +352,8 @@ class Search:
 
         None if neither exists. With `known`, networks of assumed rate are excluded. If several
         nodes give more than the single node in the same band, their bandwidth is its bound. A
-        single node stays the choice if its NICs are assumed too: what several nodes know of the
-        network between them is no reason to leave it unless they are faster.
+        single node stays the choice if its NICs are assumed too: that the NICs of several nodes are
+        known is no reason to leave it unless they are faster.
         """
         ways = list(self._ways(limit))
         speeds = set[float]().union(*(self._speeds(way, known=known) for way in ways))

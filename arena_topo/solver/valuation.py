@@ -54,9 +54,9 @@ def value_placement(
         pods.setdefault(node.name, (node, []))[1].append(devices)
     used = [node for node, _ in pods.values()]
     level = shared_level(cluster, used)
-    network, most = None, math.inf
+    network, most = rate_of_level(cluster, level), math.inf
     if level is not None:
-        network, most = rate_of_level(cluster, level), limit_of_level(cluster, level)
+        most = limit_of_level(cluster, level)
         if wire is Wire.RDMA:
             most = min(most, *(node.network for node in used))
     kinds = {id(node.machine): loads_of(node.machine) for node in used}
@@ -202,12 +202,16 @@ def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
     )
 
 
-def rate_of_level(cluster: Cluster, level: int) -> float | None:
-    """GB/s of a level; None if it is not known.
+def rate_of_level(cluster: Cluster, level: int | None) -> float | None:
+    """GB/s of a level, which a node sends there in all; None if it is not known.
 
     Networks are not faster further out, so the rate of the next known level further out is a lower
-    bound, and is taken for that of a level without one.
+    bound, and is taken for that of a level without one. On a single node (None) the NICs carry the
+    traffic between pods, as much as to the nearest other nodes.
     """
+    if level is None:
+        names = [tier.name for tier in cluster.tiers]
+        level = (names.index(NVLINK) if NVLINK in names else len(names)) - 1
     return next((rate for rate in _rates(cluster)[level + 1 :: -1] if rate is not None), None)
 
 

@@ -457,13 +457,10 @@ def fabric_from_labels(
     `nvlink` has none, whatever its labels say.
     """
     columns = _Columns(labels, rdma, nvlink)
-    below = columns.nvlinks()
-    if not levels:
-        below = {**columns.stated(_PLACES), **columns.switches(), **below}
-    elif any(level.name == NVLINK for level in levels):
-        below = {}
+    if levels:
+        below = _nvlinks_below(columns, levels)
     else:
-        below = {at: names for at, names in below.items() if _reach(columns, names) is not None}
+        below = {**columns.stated(_PLACES), **columns.switches(), **columns.nvlinks()}
     return _fabric(columns, levels, below)
 
 
@@ -472,9 +469,20 @@ def from_file(
 ) -> Fabric:
     """The fabric of a file; bandwidths that it leaves out are not known.
 
-    `rdma` and `nvlink` as in `fabric_from_labels`.
+    `rdma` and `nvlink` as in `fabric_from_labels`, and NVLink goes below the levels as there.
     """
-    return _fabric(_Columns(labels, rdma, nvlink), file.levels or (), {}, beyond=file.beyond)
+    columns, levels = _Columns(labels, rdma, nvlink), file.levels or ()
+    return _fabric(columns, levels, _nvlinks_below(columns, levels), beyond=file.beyond)
+
+
+def _nvlinks_below(columns: _Columns, levels: Sequence[Level]) -> Mapping[Level, _Column]:
+    """The NVLink domains, if none of these levels has them and the speed of NVLink is known."""
+    return {
+        domain: names
+        for domain, names in columns.nvlinks().items()
+        if _reach(columns, names) is not None
+        and not any(level.name == NVLINK or level.label == domain.label for level in levels)
+    }
 
 
 def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
