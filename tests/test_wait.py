@@ -422,7 +422,10 @@ def test_who_may_not_list_is_refused_the_list_once_and_not_at_each_look(faulty):
     faulty.proxy.requests.clear()
     faulty("wait", *names, "--timeout=1s")
     assert faulty.code == 6
-    assert len([one for one in faulty.proxy.requests if re.search("/mpijobs($|[?])", one)]) == 1
+    asked = [one for one in faulty.proxy.requests if re.search("/mpijobs($|[?])", one)]
+    assert len([one for one in asked if "watch=1" not in one]) == 1
+    # Nor is the watch of a job asked for again.
+    assert len([one for one in asked if "watch=1" in one]) == 4
 
 
 # ---------------------------------------------------------------- a server in trouble

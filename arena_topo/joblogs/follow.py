@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from arena_topo.engines import Instance, JobStatus, Phase
-from arena_topo.engines.backend import Backend
+from arena_topo.engines.backend import Backend, JobReads
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
 from arena_topo.engines.polling import looks
@@ -72,9 +72,11 @@ _Pod = tuple[str, str]
 class JobPoller:
     """Polls a job in a thread of its own, so that a slow server delays no line."""
 
-    def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
+    def __init__(self, backend: Backend, reads: JobReads, job: JobStatus, *, keeps: bool) -> None:
         """`keeps`: the lines that are read are archived."""
-        self._backend, self._job, self._keeps = backend, job, keeps
+        self._backend, self._reads, self._job, self._keeps = backend, reads, job, keeps
+        self._ended = False
+        """Whether a log has ended since the job was read."""
         self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
         self._held: tuple[Phase, str | None] | None = None
@@ -95,7 +97,8 @@ class JobPoller:
         self._wake.set()
 
     def poll_now(self) -> None:
-        """Poll at once: a log has ended."""
+        """Read the job at once: a log has ended."""
+        self._ended = True
         self._wake.set()
 
     def news(self) -> Iterator[JobStatus]:
@@ -128,7 +131,8 @@ class JobPoller:
     def _look(self) -> JobStatus | None:
         if self._stop.is_set():
             return None
-        status = self._backend.job(self._job.name, self._job.namespace)
+        fresh, self._ended = self._ended, False
+        status = self._reads.job(self._job.name, fresh=fresh)
         if status.uid != self._job.uid:
             raise NotFound(f"another job is called {status.name} now")
         return status
@@ -658,7 +662,8 @@ class Shown:
         pipeline = Pipeline(
             asked, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
         )
-        poller = JobPoller(self._backend, job, keeps=asked.keep)
+        reads = self._backend.watching(job.namespace)
+        poller = JobPoller(self._backend, reads, job, keeps=asked.keep)
         state = FollowState(job, asked, wanted)
         pipeline.tried(state.tries)
         if not follows:
@@ -671,7 +676,8 @@ class Shown:
             self._tell_gone(job, wanted)
         with (
             self._saving(job) as sinks,
-            self._backend.follow(job, asked.options, wanted) as following,
+            reads,
+            reads.follow(job, asked.options, wanted) as following,
             poller if follows else nullcontext(),
         ):
             error, ends = None, 0

@@ -143,7 +143,7 @@ class ListWatch:
         kept = self._keep(thing)
         if kept is None:
             return None
-        key, entry = _key(thing), (_revision(thing), kept)
+        key, entry = _key(thing), (revision_of(thing), kept)
         known = self._items.get(key)
         # A list that is read again needs no second copy of what is the same.
         return {"at": key, "is": known if known == entry else entry}
@@ -174,15 +174,15 @@ class ListWatch:
                 changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
                 self._told(changed=changed or self._error is not None)
                 # After the version: a reader of this revision also sees its changes.
-                self.revision = _revision(thing) or self.revision
+                self.revision = revision_of(thing) or self.revision
             if self._stop.is_set():
                 return
 
     def _take(self, thing: Mapping[str, Any], *, gone: bool = False) -> bool:
         """Apply one object; whether that changes any reduced object."""
-        key, revision = _key(thing), _revision(thing)
+        key, revision = _key(thing), revision_of(thing)
         known = self._items.get(key)
-        if known is not None and _later(known[0], revision):
+        if known is not None and later_revision(known[0], revision):
             return False
         kept = None if gone else self._keep(dict(thing))
         if kept is None:
@@ -193,7 +193,7 @@ class ListWatch:
         self._items[key] = revision, known[1] if known is not None and same else kept
         return not same
 
-    def _right(self) -> None:
+    def _right(self, _answer: object) -> None:
         with self._lock:
             self._told(changed=self._error is not None)
 
@@ -283,11 +283,12 @@ def _key(thing: Mapping[str, Any]) -> tuple[str, str]:
     return str(meta.get("namespace", "")), str(meta["name"])
 
 
-def _revision(thing: Mapping[str, Any]) -> str:
+def revision_of(thing: Mapping[str, Any]) -> str:
+    """The resourceVersion of an object; empty without one."""
     return str((thing.get("metadata") or {}).get("resourceVersion") or "")
 
 
-def _later(revision: str, other: str) -> bool:
+def later_revision(revision: str, other: str) -> bool:
     """Whether a revision comes after another (kubernetes.io, API concepts: they are numbers)."""
     if revision.isdecimal() and other.isdecimal():
         return int(revision) > int(other)
