@@ -448,6 +448,7 @@ class Shown:
     ) -> None:
         """Requests are sent from the first batch on."""
         self._backend, self._asked, self._archive = backend, asked, archive
+        self._reads = backend.watching(namespace)
         self._tell, self._seen, self._waits = tell, seen, waits
         self._name, self._namespace = name, namespace
         self.status: JobStatus | None = None
@@ -473,7 +474,7 @@ class Shown:
         try:
             if self._asked.kept:
                 raise self._unkept()
-            job = self._backend.job(self._name, self._namespace)
+            job = self._reads.job(self._name)
             self._see(job)
             uid = job.uid
             later = self._asked.options.follow and not job.phase.over
@@ -662,7 +663,7 @@ class Shown:
         pipeline = Pipeline(
             asked, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
         )
-        reads = self._backend.watching(job.namespace)
+        reads = self._reads
         poller = JobPoller(self._backend, reads, job, keeps=asked.keep)
         state = FollowState(job, asked, wanted)
         pipeline.tried(state.tries)

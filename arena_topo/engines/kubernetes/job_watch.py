@@ -113,6 +113,7 @@ class ChangeWatch:
 
     def _follow(self) -> None:
         """Take note of changes until the server ends the watch."""
+        self.interval = UNWATCHED if self.interval is not None else None
         events = self._api.watch(
             self._list.path,
             resource_version=self._revision,
@@ -142,8 +143,7 @@ class ChangeWatch:
 class ReadOnChange(Generic[_Content]):
     """A reading that is repeated only after a change, and watches that report changes.
 
-    The watches begin with the second call of `current`: who reads once needs none. Threads may
-    share it; a reading is at least `every` seconds old before it is repeated.
+    Threads may share it; a reading is at least `every` seconds old before it is repeated.
     """
 
     def __init__(
@@ -156,8 +156,10 @@ class ReadOnChange(Generic[_Content]):
         self._failed = self._closed = False
         self._watches: dict[tuple[str, ...], ChangeWatch] = {}
 
-    def current(self, *, fresh: bool = False) -> tuple[_Content, float]:
+    def current(self, *, fresh: bool = False, watch: bool = True) -> tuple[_Content, float]:
         """The content, and when its reading began; with `fresh` from now on.
+
+        With `watch` the watches begin where a first reading ended.
 
         All errors of the reading. Seconds are those of `time.monotonic`.
         """
@@ -165,7 +167,8 @@ class ReadOnChange(Generic[_Content]):
         with self._lock:
             if self._reading is not None:
                 began, reading = self._reading
-                self._watch(reading)
+                if watch:
+                    self._watch(reading)
                 if not (began < asked if fresh else self._stale(began, reading)):
                     return reading.content, began
             began, self._failed = time.monotonic(), True
@@ -227,7 +230,8 @@ class WatchedJobs:
 
     def job(self, name: str, *, fresh: bool = False) -> JobStatus:
         """A job as of its last change; NotFound if it does not exist."""
-        (status, pods), began = self._reads(name).current(fresh=fresh)
+        # Who reads once needs no watch.
+        (status, pods), began = self._reads(name).current(fresh=fresh, watch=name in self._whole)
         if status is None:
             raise JobNotFound(name, self._namespace)
         if (last := self._whole.get(name)) is None or last[0] != began:
@@ -253,7 +257,8 @@ class WatchedJobs:
         from arena_topo.engines.kubernetes import log_follower  # noqa: PLC0415  to read logs
 
         def pods(fresh: bool) -> tuple[list[Object], float]:  # noqa: FBT001  a callback
-            (_, pods), began = self._reads(job.name).current(fresh=fresh)
+            reads = self._reads(job.name)
+            (_, pods), began = reads.current(fresh=fresh, watch=options.follow)
             return pods, began
 
         return log_follower.Follow(
