@@ -184,7 +184,7 @@ def test_what_has_been_reached_is_not_watched(
 def test_without_the_right_to_watch_a_job_is_listed_every_so_often(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch, denied
 ):
-    monkeypatch.setattr(job_watch, "UNWATCHED", 0.5)
+    monkeypatch.setattr(job_watch, "REREAD", 0.5)
     running(backend, operator)
     api.deny(f"{denied} default")
     api.requests.clear()
@@ -203,7 +203,7 @@ def test_without_the_right_to_watch_a_job_is_listed_every_so_often(
 def test_a_pod_that_is_refused_is_looked_for_though_no_watch_tells_of_it(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(job_watch, "UNWATCHED", 0.2)
+    monkeypatch.setattr(job_watch, "REREAD", 0.2)
     running(backend, operator)
     for pod in api.all("Pod"):
         api.remove("pods", "default", pod["metadata"]["name"], {"gracePeriodSeconds": 0})

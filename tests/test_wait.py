@@ -504,7 +504,7 @@ def test_a_job_to_wait_for_that_nobody_saw_does_not_go_on(faulty):
 def test_each_spell_in_which_nothing_is_seen_is_told_once(faulty, monkeypatch):
     faulty.submit("demo")
     # Who may not watch looks at the job every so often.
-    monkeypatch.setattr(job_watch, "UNWATCHED", 0.05)
+    monkeypatch.setattr(job_watch, "REREAD", 0.05)
     faulty.proxy.fail("watch=1", status=403, reason="Forbidden", times=99)
     looks = "GET .*/mpijobs/demo"
     for skip in (3, 8):

@@ -21,7 +21,7 @@ from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, un
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import arena_config_map, deletion, part
-from arena_topo.engines.kubernetes.jobs import Jobs, Reading, WatchedList
+from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
 from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
     MPIJOB_GROUP,
@@ -314,7 +314,7 @@ class KubernetesBackend(Jobs):
 
     def jobs_read(
         self, namespace: str | None, selector: str = ""
-    ) -> Reading[tuple[JobStatus, ...]]:
+    ) -> ListSnapshot[tuple[JobStatus, ...]]:
         """What `jobs` returns, with the lists in which changes of it would be seen."""
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
@@ -359,7 +359,7 @@ class KubernetesBackend(Jobs):
                 )
             statuses.append(status)
         statuses.sort(key=lambda status: (-status.created, status.namespace, status.name))
-        return Reading(tuple(statuses), tuple(lists))
+        return ListSnapshot(tuple(statuses), tuple(lists))
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """The address of the job's TensorBoard; empty without one."""
@@ -433,7 +433,13 @@ class KubernetesBackend(Jobs):
         """The jobs of a namespace, each read again only after a change."""
         from arena_topo.engines.kubernetes import job_watch  # noqa: PLC0415  to wait, to read logs
 
-        return job_watch.WatchedJobs(self, namespace)
+        return job_watch.WatchedJobs(
+            self,
+            namespace,
+            every=self.look_every,
+            read_all=partial(self.jobs_read, namespace),
+            completed=self.completed,
+        )
 
 
 def _hosts(pods: Iterable[Object]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.job_writer import part
-from arena_topo.engines.kubernetes.jobs import Reading, WatchedList
+from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
 from arena_topo.engines.kubernetes.mpijob import NO_PODS, job_status, pod_selectors
 from arena_topo.engines.kubernetes.sources import UNREAD
 from arena_topo.engines.kubernetes.watch_cache import ASK_AGAIN, later_revision, revision_of
@@ -28,20 +28,19 @@ from arena_topo.errors import GONE, ArenaError, ClusterError, JobNotFound
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
-    from arena_topo.engines.kubernetes.engine import KubernetesBackend
     from arena_topo.engines.kubernetes.log_follower import Follow
     from arena_topo.engines.kubernetes.transport import HttpAnswer
 
 Object = dict[str, Any]
 
-UNWATCHED = 5.0
+REREAD = 5.0
 """Seconds between two readings without the right to watch, or of what no watch reports."""
 
 _LEAST = 1.0
 """The least seconds between two readings because of changes: a gang that starts has many."""
 
 _MOST_WATCHED = 8
-"""Jobs that are watched one by one; further ones are read every `UNWATCHED` seconds."""
+"""Jobs that are watched one by one; further ones are read every `REREAD` seconds."""
 
 _UNCHANGED = 600.0
 """Seconds after which a job is read again although no watch has reported a change."""
@@ -65,7 +64,7 @@ class ChangeWatch:
     """A thread that watches a list from a revision on, and tells whether it has changed."""
 
     def __init__(self, api: Connection, watched: WatchedList) -> None:
-        self.interval: float | None = UNWATCHED
+        self.interval: float | None = REREAD
         """Seconds between two readings while no change is reported; None while the watch is
         broken."""
         self._api, self._list = api, watched
@@ -96,7 +95,7 @@ class ChangeWatch:
             try:
                 self._follow()
             except UNREAD:
-                self.interval, pause = UNWATCHED, ASK_AGAIN
+                self.interval, pause = REREAD, ASK_AGAIN
             except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
                 gone = isinstance(error, ClusterError) and error.status == GONE
                 if gone or not isinstance(error, ArenaError):
@@ -113,7 +112,7 @@ class ChangeWatch:
 
     def _follow(self) -> None:
         """Take note of changes until the server ends the watch."""
-        self.interval = UNWATCHED if self.interval is not None else None
+        self.interval = REREAD if self.interval is not None else None
         events = self._api.watch(
             self._list.path,
             resource_version=self._revision,
@@ -147,11 +146,11 @@ class ReadOnChange(Generic[_Content]):
     """
 
     def __init__(
-        self, api: Connection, read: Callable[[], Reading[_Content]], *, every: float
+        self, api: Connection, read: Callable[[], ListSnapshot[_Content]], *, every: float
     ) -> None:
         self._api, self._read, self._every = api, read, every
         self._lock = threading.Lock()
-        self._reading: tuple[float, Reading[_Content]] | None = None
+        self._reading: tuple[float, ListSnapshot[_Content]] | None = None
         """The last reading, and when it began."""
         self._failed = self._closed = False
         self._watches: dict[tuple[str, ...], ChangeWatch] = {}
@@ -182,14 +181,14 @@ class ReadOnChange(Generic[_Content]):
         for watch in list(self._watches.values()):
             watch.stop()
 
-    def _watch(self, reading: Reading[_Content]) -> None:
+    def _watch(self, reading: ListSnapshot[_Content]) -> None:
         for watched in reading.lists:
             if (key := _key(watched)) not in self._watches and not self._closed:
                 self._watches[key] = ChangeWatch(self._api, watched)
         if self._closed:
             self.close()
 
-    def _stale(self, began: float, reading: Reading[_Content]) -> bool:
+    def _stale(self, began: float, reading: ListSnapshot[_Content]) -> bool:
         age = time.monotonic() - began
         if self._failed or age < self._every:
             return self._failed
@@ -205,9 +204,23 @@ class ReadOnChange(Generic[_Content]):
 class WatchedJobs:
     """The jobs of a namespace, each read again only after a change; see `JobReads`."""
 
-    def __init__(self, backend: KubernetesBackend, namespace: str) -> None:
-        self._backend, self._namespace = backend, namespace
-        self._every = min(_LEAST, backend.look_every)
+    def __init__(
+        self,
+        jobs: Jobs,
+        namespace: str,
+        *,
+        every: float,
+        read_all: Callable[[], ListSnapshot[tuple[JobStatus, ...]]],
+        completed: Callable[[JobStatus, list[Object]], JobStatus],
+    ) -> None:
+        """`every` are the least seconds between two readings of a job.
+
+        `read_all` reads all jobs of the namespace; `completed` adds to a status what neither the
+        job nor its pods say.
+        """
+        self._source, self._namespace = jobs, namespace
+        self._every = min(_LEAST, every)
+        self._read_all, self._completed = read_all, completed
         self._known: dict[str, Object] = {}
         """The MPIJob of each name as it was read first."""
         self._jobs: dict[str, ReadOnChange[tuple[JobStatus | None, list[Object]]]] = {}
@@ -235,14 +248,13 @@ class WatchedJobs:
         if status is None:
             raise JobNotFound(name, self._namespace)
         if (last := self._whole.get(name)) is None or last[0] != began:
-            last = self._whole[name] = began, self._backend.completed(status, pods)
+            last = self._whole[name] = began, self._completed(status, pods)
         return last[1]
 
     def jobs(self) -> tuple[JobStatus, ...]:
         """All jobs of the namespace as of their last change."""
         if self._all is None:
-            read = partial(self._backend.jobs_read, self._namespace)
-            self._all = ReadOnChange(self._backend.api, read, every=self._every)
+            self._all = ReadOnChange(self._source.api, self._read_all, every=self._every)
         return self._all.current()[0]
 
     def follow(
@@ -262,7 +274,7 @@ class WatchedJobs:
             return pods, began
 
         return log_follower.Follow(
-            self._backend.api,
+            self._source.api,
             f"/api/v1/namespaces/{part(self._namespace)}/pods",
             pods,
             options=options,
@@ -274,33 +286,33 @@ class WatchedJobs:
     def _reads(self, name: str) -> ReadOnChange[tuple[JobStatus | None, list[Object]]]:
         if name not in self._jobs:
             read = partial(self._read, name)
-            self._jobs[name] = ReadOnChange(self._backend.api, read, every=self._every)
+            self._jobs[name] = ReadOnChange(self._source.api, read, every=self._every)
         return self._jobs[name]
 
-    def _read(self, name: str) -> Reading[tuple[JobStatus | None, list[Object]]]:
+    def _read(self, name: str) -> ListSnapshot[tuple[JobStatus | None, list[Object]]]:
         """Read a job and the pods of the first job of this name, which may be deleted by now."""
-        backend, mpijob = self._backend, None
+        jobs, mpijob = self._source, None
         with contextlib.suppress(*([JobNotFound] if name in self._known else [])):
-            mpijob = backend.mpijob(name, self._namespace)
+            mpijob = jobs.mpijob(name, self._namespace)
         known = self._known.setdefault(name, mpijob or {})
-        pods, revision = backend.pods_listed(known)
+        pods, revision = jobs.pods_listed(known)
         status, lists, lasts = None, list[WatchedList](), math.inf
         if mpijob is not None:
             status = job_status(mpijob, pods if _uid(mpijob) == _uid(known) else [])
-            path = backend.job_path(name, self._namespace).rpartition("/")[0]
+            path = jobs.job_path(name, self._namespace).rpartition("/")[0]
             query = {"fieldSelector": f"metadata.name={name}"}
             lists.append(WatchedList(path, query, revision_of(mpijob)))
             if status.phase is Phase.PENDING and status.reason == NO_PODS:
                 # Only an event reports a refused pod.
-                lasts = UNWATCHED
+                lasts = REREAD
         if len(self._known) > _MOST_WATCHED:
-            return Reading((status, [podlog.slim(pod) for pod in pods]), (), UNWATCHED)
+            return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
         path = f"/api/v1/namespaces/{part(self._namespace)}/pods"
         lists += [
             WatchedList(path, {"labelSelector": selector}, revision)
-            for selector in pod_selectors(known, backend.api_version())
+            for selector in pod_selectors(known, jobs.api_version())
         ]
-        return Reading((status, [podlog.slim(pod) for pod in pods]), tuple(lists), lasts)
+        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), tuple(lists), lasts)
 
 
 def _key(watched: WatchedList) -> tuple[str, ...]:

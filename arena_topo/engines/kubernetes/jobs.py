@@ -38,7 +38,7 @@ class WatchedList(NamedTuple):
     revision: str
 
 
-class Reading(NamedTuple, Generic[_Content]):
+class ListSnapshot(NamedTuple, Generic[_Content]):
     """What was read from some lists; it counts for `lasts` seconds even without a change."""
 
     content: _Content
