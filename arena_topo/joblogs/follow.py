@@ -112,7 +112,7 @@ class JobPoller:
             for status in looks(
                 self._look,
                 every=self._backend.look_every,
-                blind=lambda why: setattr(self, "blind", why),
+                blind=self._miss,
                 pause=self._pause,
             ):
                 if status is None:
@@ -127,6 +127,9 @@ class JobPoller:
             )
         except ArenaError as error:
             self.lost = error
+
+    def _miss(self, why: str | None) -> None:
+        self.blind = why
 
     def _look(self) -> JobStatus | None:
         if self._stop.is_set():

@@ -1,8 +1,8 @@
 """The logs of many pods of a job at once, read by a single thread.
 
 The caller of `Follow.read` reads all connections, so that nothing is read ahead of it: a slow
-caller blocks the kubelets. What may block is called in other threads: one lists the pods once a
-second, and a few open connections. They are daemons and are not joined.
+caller blocks the kubelets. What may block is called in other threads: one reads the pods where a
+watch has reported a change, and a few open connections. They are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
 
 LOOK = 1.0
-"""Seconds between two lists of the pods; more if a list takes long."""
+"""Seconds between two looks whether pods have changed; more if their list takes long."""
 
 MAX_UNREACHABLE = 60.0
 """Seconds that the API server may be unreachable, as in `wait`."""
