@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
 
 POD_SILENCE = 3.0
-"""Seconds that a running pod may be silent, or the job unreadable, before the user is told."""
+"""Seconds that a running pod may be silent, or the job unreadable, before a note says so."""
 
 END_GRACE = 0.5
 """Seconds of silence after the end of a job, or of the requested pod, before the follow ends."""
@@ -79,7 +79,7 @@ class JobPoller:
         """Whether a log has ended since the job was read."""
         self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
-        self._held: tuple[Phase, str | None] | None = None
+        self._situation: tuple[Phase, str | None] | None = None
         self.start: Start | None = None
         """Who starts the job while it waits without GPUs."""
         self.blind: str | None = None
@@ -145,12 +145,12 @@ class JobPoller:
         self._wake.clear()
 
     def _learn(self, status: JobStatus) -> None:
-        held = status.phase, None if status.forecast is None else status.forecast.state
-        if held != self._held:
+        situation = status.phase, None if status.forecast is None else status.forecast.state
+        if situation != self._situation:
             self.start = None
             with suppress(ArenaError):
                 self.start = start_of(status, self._backend)
-            self._held = held
+            self._situation = situation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class FollowState:
         self._gone: float | None = None
         self._silent: float | None = None
         self._blind: float | None = None
-        self._told_blind = False
+        self._blind_noted = False
         self._learn_tries(job)
 
     @property
@@ -221,7 +221,7 @@ class FollowState:
     # Events
 
     def saw(self, status: JobStatus, now: float) -> None:
-        """Take over a new state of the job; `told` returns the notes on pods that failed."""
+        """Take over a state of the job; `pending_notes` returns the notes on failed pods."""
         self._learn_tries(status)
         for instance in status.instances:
             pod, source = (instance.name, instance.uid), source_of(instance)
@@ -242,13 +242,13 @@ class FollowState:
     def sight(self, blind: str | None, now: float) -> Iterator[LogNote]:
         """The note when the job cannot be read, and why (`blind`), or can be read again (None)."""
         if blind is None:
-            if self._told_blind:
+            if self._blind_noted:
                 yield LogNote(text="the job is in sight again")
-            self._blind, self._told_blind = None, False
+            self._blind, self._blind_noted = None, False
             return
         self._blind = now if self._blind is None else self._blind
-        if not self._told_blind and now - self._blind >= POD_SILENCE:
-            self._told_blind = True
+        if not self._blind_noted and now - self._blind >= POD_SILENCE:
+            self._blind_noted = True
             yield LogNote(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
     def came(self, lines: Sequence[Line], now: float) -> bool:

@@ -140,10 +140,10 @@ class ListWatch:
         self._replace(path, items, revision)
 
     def _entry(self, thing: Object) -> Object | None:
-        kept = self._keep(thing)
-        if kept is None:
+        reduced = self._keep(thing)
+        if reduced is None:
             return None
-        key, entry = _key(thing), (revision_of(thing), kept)
+        key, entry = _key(thing), (revision_of(thing), reduced)
         known = self._items.get(key)
         # A list that is read again needs no second copy of what is the same.
         return {"at": key, "is": known if known == entry else entry}
@@ -152,9 +152,9 @@ class ListWatch:
         items = {obj["at"]: obj["is"] for obj in objects}
         with self._lock:
             news = self._error is not None or items != self._items
-            self._leave(held for key, (_, held) in self._items.items() if key not in items)
+            self._leave(last for key, (_, last) in self._items.items() if key not in items)
             self._items, self.path = items, path
-            self._told(changed=news)
+            self._answered(changed=news)
             self.revision = revision
 
     def _follow(self) -> None:
@@ -166,13 +166,13 @@ class ListWatch:
             self.path,
             resource_version=self.revision,
             timeout=WATCH * _RANDOM.uniform(0.8, 1.0),
-            opened=self._right,
+            opened=self._opened,
             **self.source.query,
         )
         for kind, thing in events:
             with self._lock:
                 changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
-                self._told(changed=changed or self._error is not None)
+                self._answered(changed=changed or self._error is not None)
                 # After the version: a reader of this revision also sees its changes.
                 self.revision = revision_of(thing) or self.revision
             if self._stop.is_set():
@@ -184,20 +184,20 @@ class ListWatch:
         known = self._items.get(key)
         if known is not None and later_revision(known[0], revision):
             return False
-        kept = None if gone else self._keep(dict(thing))
-        if kept is None:
+        reduced = None if gone else self._keep(dict(thing))
+        if reduced is None:
             if gone and (last := self._keep(dict(thing))) is not None:
                 self._leave([last])
             return self._items.pop(key, None) is not None
-        same = known is not None and known[1] == kept
-        self._items[key] = revision, known[1] if known is not None and same else kept
+        same = known is not None and known[1] == reduced
+        self._items[key] = revision, known[1] if known is not None and same else reduced
         return not same
 
-    def _right(self, _answer: object) -> None:
+    def _opened(self, _answer: object) -> None:
         with self._lock:
-            self._told(changed=self._error is not None)
+            self._answered(changed=self._error is not None)
 
-    def _told(self, *, changed: bool) -> None:
+    def _answered(self, *, changed: bool) -> None:
         """Note that the server has answered, so the list is up to date; call it under the lock."""
         self._error = None
         self.ready.set()
