@@ -158,7 +158,7 @@ class ReadOnChange(Generic[_Content]):
     def current(self, *, fresh: bool = False, watch: bool = True) -> tuple[_Content, float]:
         """The content, and when its reading began; with `fresh` from now on.
 
-        With `watch` the watches begin where a first reading ended.
+        With `watch` the watches begin where a first reading ended; without it there is no second.
 
         All errors of the reading. Seconds are those of `time.monotonic`.
         """
@@ -168,7 +168,7 @@ class ReadOnChange(Generic[_Content]):
                 began, reading = self._reading
                 if watch:
                     self._watch(reading)
-                if not (began < asked if fresh else self._stale(began, reading)):
+                if not (began < asked if fresh else watch and self._stale(began, reading)):
                     return reading.content, began
             began, self._failed = time.monotonic(), True
             reading = self._read()
