@@ -267,8 +267,9 @@ def test_a_job_that_is_deleted_while_its_watch_was_forgotten_is_gone(
 
 
 def test_a_server_that_stays_away_is_told_of_though_nothing_has_changed(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
+    monkeypatch.setattr(job_watch, "REREAD", 60.0)
     running(backend, operator)
     wait = Waiting(backend)
     until(lambda: asked_for(api)["watch pods"] == 1)
