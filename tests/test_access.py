@@ -511,6 +511,24 @@ def test_a_plugin_whose_time_is_over_leaves_no_process(tmp_path: Path):
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize(("tail", "loads"), [("", False), (" # a note", True)])
+def test_only_a_kubeconfig_that_is_not_json_needs_a_reader_of_yaml(
+    tmp_path: Path, tail: str, *, loads: bool
+):
+    config = kubeconfig(tmp_path / "config", "http://x")
+    text = Path(config).read_text()
+    assert text.startswith("{")
+    Path(config).write_text(text + tail)
+    code = f"""if True:
+        import sys
+        from arena_topo.engines import Options
+        from arena_topo.engines.kubernetes.connection import Connection
+        print(Connection(Options(kubeconfig={config!r})).access.server, "yaml" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"http://x {loads}\n"
+
+
 def test_a_plugin_needs_no_kubernetes_package(api: FakeApi, tmp_path: Path):
     api.tokens["t"] = "eve"
     config = kubeconfig(tmp_path / "config", api.url, user=plugin(tmp_path, 'answer(token="t")'))

@@ -161,8 +161,8 @@ BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 DECODING = {"msgspec", "typing_extensions"}
 """What checks what others wrote, and makes the values that most commands load."""
-SERVER = {"yaml", "ssl", "http.client", "logging"} | DECODING
-"""What asks a server: a kubeconfig is YAML."""
+SERVER = {"ssl", "http.client", "logging"} | DECODING
+"""What asks a server; a kubeconfig in JSON, as here, needs no reader of YAML."""
 OBSERVING = SERVER | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
 PLACING = OBSERVING | {
@@ -171,7 +171,7 @@ PLACING = OBSERVING | {
     "arena_topo.gang.planning",
     "arena_topo.manifests.render",
 }
-SUBMITTING = PLACING | {"jinja2"}
+SUBMITTING = PLACING | {"jinja2", "yaml"}
 """What fills in the templates as well; whoever starts a job later only reads what came of them."""
 
 DUMP = ROOT / "tests/dumps/two-dgx-1.json"
@@ -183,7 +183,7 @@ LOADS = {
     "submit mpi --name=other --image=i --gpus=1 --dry-run": SUBMITTING,
     "plan mpi --name=other --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
     "plan mpi --state={state} --name=other --image=i --gpus=1 --gputopology": (
-        SUBMITTING - SERVER | {"yaml"} | DECODING
+        SUBMITTING - SERVER | DECODING
     ),
     "get placed": SERVER,
     "why placed": PLACING - {"arena_topo.clusters.observed"},
@@ -211,7 +211,7 @@ LOADS = {
     "simulate {trace} --nodes=1xdgx-1-v100 --processes=1": BARE
     | DECODING
     | {"arena_topo.solver", "arena_topo.solver.door"},
-    "check": OBSERVING | {"jinja2"},
+    "check": OBSERVING | {"jinja2", "yaml"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"} | DECODING,
     "nodes topology node-0 --dry-run": PLACING - {"arena_topo.gang.planning"},
     "nodes default node-0 --dry-run": SERVER,
@@ -219,7 +219,7 @@ LOADS = {
     "controller --once": PLACING | {"arena_topo.admin.controller"},
     "data list": SERVER,
     "whoami": SERVER,
-    "config view": {"yaml"} | DECODING,
+    "config view": DECODING,
     "config schema": BARE,
     "options": BARE,
     "version": BARE,

@@ -16,6 +16,7 @@ from replacing import replace
 from arena_topo import cli
 from arena_topo.engines import Event, Instance, JobStatus, Phase, engine_choice, goals
 from arena_topo.engines.occupancy import Occupancy
+from arena_topo.engines.polling import RereadJobs
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, JobNotFound
 from arena_topo.manifests import Mechanisms
 from arena_topo.manifests.versions import ApiVersion
@@ -52,6 +53,9 @@ class FakeBackend:
 
     def default_namespace(self):
         return "default"
+
+    def watching(self, namespace):
+        return RereadJobs(self, namespace)
 
     def owner(self, *, tell=None):
         del tell

@@ -347,8 +347,9 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
     still_world.say("demo", "before")
     showing = Showing(still_world, Asked(options=FOLLOW))
     showing.until_said("before")
-    job_path = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/demo"
-    still_world.api.fail(job_path, status=503, times=1_000_000)
+    jobs = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
+    still_world.api.fail(jobs, status=503, times=1_000_000)
+    still_world.api.close_watches()
     showing.until(lambda: "cannot be read, retrying" in showing.told())
     still_world.say("demo", "meanwhile")
     showing.until_said("meanwhile")

@@ -17,6 +17,7 @@ from arena_topo.cli.console import Console
 from arena_topo.engines import Instance, JobStatus, Phase, goals
 from arena_topo.engines.goals import Goal, Standing, standing
 from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import job_watch
 from arena_topo.errors import ClusterError
 from arena_topo.manifests import PlacementForecast
 
@@ -422,7 +423,10 @@ def test_who_may_not_list_is_refused_the_list_once_and_not_at_each_look(faulty):
     faulty.proxy.requests.clear()
     faulty("wait", *names, "--timeout=1s")
     assert faulty.code == 6
-    assert len([one for one in faulty.proxy.requests if re.search("/mpijobs($|[?])", one)]) == 1
+    asked = [one for one in faulty.proxy.requests if re.search("/mpijobs($|[?])", one)]
+    assert len([one for one in asked if "watch=1" not in one]) == 1
+    # Nor is the watch of a job asked for again.
+    assert len([one for one in asked if "watch=1" in one]) == 4
 
 
 # ---------------------------------------------------------------- a server in trouble
@@ -497,8 +501,11 @@ def test_a_job_to_wait_for_that_nobody_saw_does_not_go_on(faulty):
     )
 
 
-def test_each_spell_in_which_nothing_is_seen_is_told_once(faulty):
+def test_each_spell_in_which_nothing_is_seen_is_told_once(faulty, monkeypatch):
     faulty.submit("demo")
+    # Who may not watch looks at the job every so often.
+    monkeypatch.setattr(job_watch, "REREAD", 0.05)
+    faulty.proxy.fail("watch=1", status=403, reason="Forbidden", times=99)
     looks = "GET .*/mpijobs/demo"
     for skip in (3, 8):
         faulty.proxy.troubles.append(Trouble(match=looks, times=2, delay=600, skip=skip))

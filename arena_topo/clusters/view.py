@@ -196,14 +196,14 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
 def _reserved(node: Node) -> list[_Reserved]:
     return [
         _Reserved(
-            gpus=held.gpus,
-            unnamed=held.unnamed,
-            cpu=held.cpu,
-            memory=held.memory,
-            since=held.since,
-            restart=held.restart,
+            gpus=reservation.gpus,
+            unnamed=reservation.unnamed,
+            cpu=reservation.cpu,
+            memory=reservation.memory,
+            since=reservation.since,
+            restart=reservation.restart,
         )
-        for held, _ in node.reservations()
+        for reservation, _ in node.reservations()
     ]
 
 
@@ -248,24 +248,24 @@ def _nodes(view: _View) -> Iterator[Node]:
             holders=(),
             reserved=None,
         )
-        for kept in reversed(view.reserved.get(node.name, ())):
-            if not 0 <= kept.gpus <= machine.everything:
-                raise ValueError(f"node {node.name} has no GPUs {kept.gpus:#x} to reserve")
-            read = _with(read, kept)
+        for reservation in reversed(view.reserved.get(node.name, ())):
+            if not 0 <= reservation.gpus <= machine.everything:
+                raise ValueError(f"node {node.name} has no GPUs {reservation.gpus:#x} to reserve")
+            read = _with(read, reservation)
         yield read
 
 
-def _with(node: Node, kept: _Reserved) -> Node:
+def _with(node: Node, reservation: _Reserved) -> Node:
     """A node with its reservation; ValueError for amounts below zero."""
-    if min(kept.unnamed, kept.cpu, kept.memory) < 0:
+    if min(reservation.unnamed, reservation.cpu, reservation.memory) < 0:
         raise ValueError(f"node {node.name} has less than nothing reserved")
-    gpus = GPUSet(kept.gpus)
+    gpus = GPUSet(reservation.gpus)
     return node.reserve(
         SOMEBODY,
         gpus,
-        unnamed=kept.unnamed,
-        cpu=kept.cpu,
-        memory=kept.memory,
-        since=kept.since,
-        restart=kept.restart,
+        unnamed=reservation.unnamed,
+        cpu=reservation.cpu,
+        memory=reservation.memory,
+        since=reservation.since,
+        restart=reservation.restart,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from arena_topo.engines import Event, JobStatus, Publication, unheard
 from arena_topo.engines.attach_request import AttachRequest
@@ -54,6 +54,28 @@ class Pausing(Protocol):
 
         The constraint counts for a start at once: a job that has to wait can have any placement.
         """
+
+
+class JobReads(Protocol):
+    """Repeated reads of the jobs of a namespace: an unchanged job may cost no request.
+
+    Threads may share it.
+    """
+
+    def job(self, name: str, *, fresh: bool = False) -> JobStatus:
+        """A job as of its last change, or with `fresh` as of now; NotFound if it does not exist."""
+
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """All jobs as of their last change."""
+
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True
+    ) -> Following:
+        """See `Backend.follow`; the two share what they read."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_wrong: object) -> None: ...
 
 
 class Backend(Protocol):
@@ -130,6 +152,9 @@ class Backend(Protocol):
 
         `selector` selects jobs by their labels, in the syntax of `LabelSelector`.
         """
+
+    def watching(self, namespace: str) -> JobReads:
+        """Repeated reads of jobs of a namespace."""
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """Delete a job and all that belongs to it; NotFound if it does not exist.

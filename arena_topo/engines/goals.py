@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.backend import Backend
+from arena_topo.engines.backend import Backend, JobReads
 from arena_topo.engines.polling import looks
 from arena_topo.errors import (
     AccessDenied,
@@ -245,11 +245,13 @@ def wait_all(
     goal is its deletion. TimedOut after `timeout` seconds names the remaining jobs, their phases,
     and what to do. A server that does not answer for a while does not end the waiting.
     """
+    reads = backend.watching(namespace)
     watch = _Watch(
         names=tuple(dict.fromkeys(names)),
         goal=goal,
         hears=hears,
         backend=backend,
+        reads=reads,
         namespace=namespace,
     )
     end = None if timeout is None else time.monotonic() + timeout
@@ -270,7 +272,7 @@ def wait_all(
         elif stop.wait(seconds):
             raise _Stopped
 
-    with suppress(_Stopped):
+    with reads, suppress(_Stopped):
         for _ in looks(watch.look, every=backend.look_every, blind=unseen, end=end, pause=pause):
             with suppress(ArenaError):
                 hears.each()
@@ -292,6 +294,7 @@ class _Watch:
     goal: Goal
     hears: Listener
     backend: Backend
+    reads: JobReads
     namespace: str
     known: dict[str, JobStatus] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
@@ -322,14 +325,14 @@ class _Watch:
         listed: Mapping[str, JobStatus] | None = None
         if len(left) > _FEW and self.lists:
             try:
-                listed = {job.name: job for job in self.backend.jobs(self.namespace)}
+                listed = {job.name: job for job in self.reads.jobs()}
             except AccessDenied:
                 # Without the right to list, each job can still be read.
                 self.lists = False
         for name in left:
             status = None if listed is None else listed.get(name)
             with suppress(NotFound):
-                status = self.backend.job(name, self.namespace) if listed is None else status
+                status = self.reads.job(name) if listed is None else status
             self._see(name, status)
 
     def _see(self, name: str, status: JobStatus | None) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from arena_topo.engines import JobStatus
 from arena_topo.errors import ClusterError, TimedOut, temporary
+
+if TYPE_CHECKING:
+    from arena_topo.engines.backend import Backend
+    from arena_topo.engines.lines import Following, LogOptions, SourceFilter
 
 MAX_UNANSWERED = 60.0
 """Seconds without an answer of the server after which polling ends."""
@@ -49,3 +55,31 @@ def looks(
             seen, sees = clock(), True
             yield answer
         pause(every if end is None else min(every, max(0.0, end - clock())))
+
+
+@dataclass(frozen=True, slots=True)
+class RereadJobs:
+    """The jobs of a namespace of an engine without watches; see `JobReads`."""
+
+    backend: Backend
+    namespace: str
+
+    def job(self, name: str, *, fresh: bool = False) -> JobStatus:
+        """A job as of now; NotFound if it does not exist."""
+        del fresh
+        return self.backend.job(name, self.namespace)
+
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """All jobs as of now."""
+        return self.backend.jobs(self.namespace)
+
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True
+    ) -> Following:
+        """See `Backend.follow`."""
+        return self.backend.follow(job, options, wanted)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None: ...

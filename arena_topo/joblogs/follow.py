@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from arena_topo.engines import Instance, JobStatus, Phase
-from arena_topo.engines.backend import Backend
+from arena_topo.engines.backend import Backend, JobReads
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
 from arena_topo.engines.polling import looks
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
 
 POD_SILENCE = 3.0
-"""Seconds that a running pod may be silent, or the job unreadable, before the user is told."""
+"""Seconds that a running pod may be silent, or the job unreadable, before a note says so."""
 
 END_GRACE = 0.5
 """Seconds of silence after the end of a job, or of the requested pod, before the follow ends."""
@@ -72,12 +72,14 @@ _Pod = tuple[str, str]
 class JobPoller:
     """Polls a job in a thread of its own, so that a slow server delays no line."""
 
-    def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
+    def __init__(self, backend: Backend, reads: JobReads, job: JobStatus, *, keeps: bool) -> None:
         """`keeps`: the lines that are read are archived."""
-        self._backend, self._job, self._keeps = backend, job, keeps
+        self._backend, self._reads, self._job, self._keeps = backend, reads, job, keeps
+        self._ended = False
+        """Whether a log has ended since the job was read."""
         self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
-        self._held: tuple[Phase, str | None] | None = None
+        self._situation: tuple[Phase, str | None] | None = None
         self.start: Start | None = None
         """Who starts the job while it waits without GPUs."""
         self.blind: str | None = None
@@ -95,7 +97,8 @@ class JobPoller:
         self._wake.set()
 
     def poll_now(self) -> None:
-        """Poll at once: a log has ended."""
+        """Read the job at once: a log has ended."""
+        self._ended = True
         self._wake.set()
 
     def news(self) -> Iterator[JobStatus]:
@@ -109,7 +112,7 @@ class JobPoller:
             for status in looks(
                 self._look,
                 every=self._backend.look_every,
-                blind=lambda why: setattr(self, "blind", why),
+                blind=self._miss,
                 pause=self._pause,
             ):
                 if status is None:
@@ -125,10 +128,14 @@ class JobPoller:
         except ArenaError as error:
             self.lost = error
 
+    def _miss(self, why: str | None) -> None:
+        self.blind = why
+
     def _look(self) -> JobStatus | None:
         if self._stop.is_set():
             return None
-        status = self._backend.job(self._job.name, self._job.namespace)
+        fresh, self._ended = self._ended, False
+        status = self._reads.job(self._job.name, fresh=fresh)
         if status.uid != self._job.uid:
             raise NotFound(f"another job is called {status.name} now")
         return status
@@ -138,12 +145,12 @@ class JobPoller:
         self._wake.clear()
 
     def _learn(self, status: JobStatus) -> None:
-        held = status.phase, None if status.forecast is None else status.forecast.state
-        if held != self._held:
+        situation = status.phase, None if status.forecast is None else status.forecast.state
+        if situation != self._situation:
             self.start = None
             with suppress(ArenaError):
                 self.start = start_of(status, self._backend)
-            self._held = held
+            self._situation = situation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,7 +196,7 @@ class FollowState:
         self._gone: float | None = None
         self._silent: float | None = None
         self._blind: float | None = None
-        self._told_blind = False
+        self._blind_noted = False
         self._learn_tries(job)
 
     @property
@@ -214,7 +221,7 @@ class FollowState:
     # Events
 
     def saw(self, status: JobStatus, now: float) -> None:
-        """Take over a new state of the job; `told` returns the notes on pods that failed."""
+        """Take over a state of the job; `pending_notes` returns the notes on failed pods."""
         self._learn_tries(status)
         for instance in status.instances:
             pod, source = (instance.name, instance.uid), source_of(instance)
@@ -235,13 +242,13 @@ class FollowState:
     def sight(self, blind: str | None, now: float) -> Iterator[LogNote]:
         """The note when the job cannot be read, and why (`blind`), or can be read again (None)."""
         if blind is None:
-            if self._told_blind:
+            if self._blind_noted:
                 yield LogNote(text="the job is in sight again")
-            self._blind, self._told_blind = None, False
+            self._blind, self._blind_noted = None, False
             return
         self._blind = now if self._blind is None else self._blind
-        if not self._told_blind and now - self._blind >= POD_SILENCE:
-            self._told_blind = True
+        if not self._blind_noted and now - self._blind >= POD_SILENCE:
+            self._blind_noted = True
             yield LogNote(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
     def came(self, lines: Sequence[Line], now: float) -> bool:
@@ -444,6 +451,7 @@ class Shown:
     ) -> None:
         """Requests are sent from the first batch on."""
         self._backend, self._asked, self._archive = backend, asked, archive
+        self._reads = backend.watching(namespace)
         self._tell, self._seen, self._waits = tell, seen, waits
         self._name, self._namespace = name, namespace
         self.status: JobStatus | None = None
@@ -469,7 +477,7 @@ class Shown:
         try:
             if self._asked.kept:
                 raise self._unkept()
-            job = self._backend.job(self._name, self._namespace)
+            job = self._reads.job(self._name)
             self._see(job)
             uid = job.uid
             later = self._asked.options.follow and not job.phase.over
@@ -658,7 +666,8 @@ class Shown:
         pipeline = Pipeline(
             asked, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
         )
-        poller = JobPoller(self._backend, job, keeps=asked.keep)
+        reads = self._reads
+        poller = JobPoller(self._backend, reads, job, keeps=asked.keep)
         state = FollowState(job, asked, wanted)
         pipeline.tried(state.tries)
         if not follows:
@@ -671,7 +680,8 @@ class Shown:
             self._tell_gone(job, wanted)
         with (
             self._saving(job) as sinks,
-            self._backend.follow(job, asked.options, wanted) as following,
+            reads,
+            reads.follow(job, asked.options, wanted) as following,
             poller if follows else nullcontext(),
         ):
             error, ends = None, 0

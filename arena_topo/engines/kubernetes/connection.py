@@ -343,7 +343,7 @@ class Connection:
         *,
         resource_version: str,
         timeout: float,
-        opened: Callable[[], None] = lambda: None,
+        opened: Callable[[HttpAnswer], None] = lambda _: None,
         **query: str,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """(ADDED | MODIFIED | DELETED | BOOKMARK, object) for each change after a revision.
@@ -397,7 +397,7 @@ class Connection:
         *,
         silence: float | None,
         whole: float = math.inf,
-        opened: Callable[[], None] = lambda: None,
+        opened: Callable[[HttpAnswer], None] = lambda _: None,
     ) -> Iterator[bytes]:
         """The body of a GET as it arrives; ends when the server ends it.
 
@@ -415,7 +415,7 @@ class Connection:
                 raise refusal_error("GET", path, answer.status, answer.reason, body)
             if (why := odd_body(answer.headers, unpacks=UNPACKED)) is not None:
                 raise self.no_server(why)
-            opened()
+            opened(answer)
             yield from answer.pieces(lambda: min(idle, end - time.monotonic()))
         except FAULTS as error:
             late = silence is not None and isinstance(error, TimeoutError)

@@ -1,7 +1,7 @@
 """The log of a container of a pod, read run after run, through broken connections and restarts.
 
 A generator (`ContainerLog.steps`) has the steps in their order. It yields what the next step waits
-for, and `following.Follow` resumes it, so that a single thread reads hundreds of logs.
+for, and `log_follower.Follow` resumes it, so that a single thread reads hundreds of logs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 """Bounds of the back-off (seconds) before a broken stream is requested again; it doubles."""
 _TRIES = 5
 """Requests in a row, without a line, for the log of a run that is over."""
-_TOLD = 3
+_TRIES_UNNOTED = 3
 """Failed requests before the failure of a log that was never read is noted."""
 _ANSWER = 15.0
 """Time-out (seconds of silence) of a log that is not followed."""
@@ -88,7 +88,7 @@ Steps = Generator[Wait, Any, _Result]
 
 
 class Outlived(Exception):
-    """A connection was open longer than its run or its pod was there."""
+    """A connection was open longer than its run or its pod existed."""
 
 
 class Silent(Exception):
@@ -299,7 +299,7 @@ class ContainerLog:
             if vain and self._last:
                 self._settle(LogTurn.REFUSED, error)
                 return
-            known = self._joined or (self._tries >= _TOLD and not self._last)
+            known = self._joined or (self._tries >= _TRIES_UNNOTED and not self._last)
             if known and not self._broken:
                 self._broken = True
                 self._tell(LogTurn.BROKEN, error)

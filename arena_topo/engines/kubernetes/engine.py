@@ -21,7 +21,7 @@ from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, un
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import arena_config_map, deletion, part
-from arena_topo.engines.kubernetes.jobs import Jobs
+from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
 from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
     MPIJOB_GROUP,
@@ -50,6 +50,7 @@ from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.facts import JobFacts, Sightings
+    from arena_topo.engines.kubernetes.job_watch import WatchedJobs
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
     from arena_topo.engines.kubernetes.queue import Queue
@@ -224,12 +225,16 @@ class KubernetesBackend(Jobs):
         """One job with its pods; NotFound if it does not exist."""
         mpijob = self.mpijob(name, namespace)
         pods = self.pods_of(mpijob)
-        uid = mpijob["metadata"]["uid"]
-        known, tensorboard = self._tensorboards.get(uid, (-_KNOWN, ""))
+        return self.completed(job_status(mpijob, pods), pods)
+
+    def completed(self, status: JobStatus, pods: list[Object]) -> JobStatus:
+        """A status with what neither the job nor its pods say: the TensorBoard, refused pods."""
+        known, tensorboard = self._tensorboards.get(status.uid, (-_KNOWN, ""))
         if time.monotonic() - known >= _KNOWN:
-            tensorboard = self._tensorboard(name, namespace, pods)
-            self._tensorboards[uid] = time.monotonic(), tensorboard
-        status = job_status(mpijob, pods, tensorboard=tensorboard)
+            tensorboard = self._tensorboard(status.name, status.namespace, pods)
+            self._tensorboards[status.uid] = time.monotonic(), tensorboard
+        if tensorboard:
+            status = msgspec.structs.replace(status, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # Only the job's events report a refused pod (quota, admission).
             with contextlib.suppress(AccessDenied):
@@ -305,11 +310,18 @@ class KubernetesBackend(Jobs):
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
+        return self.jobs_read(namespace, selector).content
+
+    def jobs_read(
+        self, namespace: str | None, selector: str = ""
+    ) -> ListSnapshot[tuple[JobStatus, ...]]:
+        """What `jobs` returns, with the lists in which changes of it would be seen."""
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
         selected = {"labelSelector": selector} if selector else {}
         path = f"/apis/{MPIJOB_GROUP}/{version}{space}/{PLURAL}"
-        listed = self.api.collect(path, None, judged=True, **selected)
+        listed, revision = self.api.listed(path, None, judged=True, **selected)
+        lists = [WatchedList(path, selected, revision)]
         odds = list(map(oddity, listed))
         # One invalid job must not hide the jobs of others.
         mpijobs = [
@@ -323,7 +335,10 @@ class KubernetesBackend(Jobs):
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
                 wanted = selectors.every(wanted, selectors.either(label, names))
-            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
+            path = f"/api/v1{space}/pods"
+            labelled, revision = self.api.listed(path, labelSelector=wanted)
+            lists.append(WatchedList(path, {"labelSelector": wanted}, revision))
+            for pod in labelled:
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
@@ -343,9 +358,8 @@ class KubernetesBackend(Jobs):
                     status, reason=f"what is written of it makes no sense: {odd}"
                 )
             statuses.append(status)
-        return tuple(
-            sorted(statuses, key=lambda status: (-status.created, status.namespace, status.name))
-        )
+        statuses.sort(key=lambda status: (-status.created, status.namespace, status.name))
+        return ListSnapshot(tuple(statuses), tuple(lists))
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """The address of the job's TensorBoard; empty without one."""
@@ -412,19 +426,19 @@ class KubernetesBackend(Jobs):
         self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True
     ) -> Following:
         """The merged logs of the job's pods that `wanted` accepts, future pods included."""
-        from arena_topo.engines.kubernetes import log_follower, podlog  # noqa: PLC0415  to read logs
+        reads = self.watching(job.namespace)
+        return reads.follow(job, options, wanted, close=reads.close)
 
-        known: list[Object] = []
+    def watching(self, namespace: str) -> WatchedJobs:
+        """The jobs of a namespace, each read again only after a change."""
+        from arena_topo.engines.kubernetes import job_watch  # noqa: PLC0415  to wait, to read logs
 
-        def pods() -> list[Object]:
-            if not known:
-                known.append(self.mpijob(job.name, job.namespace))
-            return self.pods_of(known[0], podlog.slim)
-
-        path = f"/api/v1/namespaces/{part(job.namespace)}/pods"
-        every = min(log_follower.LOOK, self.look_every)
-        return log_follower.Follow(
-            self.api, path, pods, options=options, wanted=wanted, every=every
+        return job_watch.WatchedJobs(
+            self,
+            namespace,
+            every=self.look_every,
+            read_all=partial(self.jobs_read, namespace),
+            completed=self.completed,
         )
 
 

@@ -176,26 +176,15 @@ class Writer:
         self, path: str, first: Manifest, query: dict[str, str]
     ) -> tuple[Object, tuple[str, ...]]:
         """Create an MPIJob; on failure it does not exist, or the error says that it may exist."""
-        began, lost = self._api.server_time, False
+        began, lost = self._api.server_time, list[ClusterError]()
         try:
-            while True:
-                try:
-                    made, warnings = self._api.post(path, first, **query)
-                    return stored_job(made, tried=bool(query)), warnings
-                except AlreadyExists:
-                    existing = (
-                        self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
-                    )
-                    if existing is None or not _made_of(existing, first, began):
-                        raise
-                    return stored_job(existing), ()
-                except ClusterError as error:
-                    if lost or not unsure(error):
-                        raise
-                    lost = True
+            made, warnings = self._posted(
+                path, first, lambda job: _made_of(job, first, began), lost=lost, **query
+            )
+            return stored_job(made, tried=bool(query)), warnings
         except BaseException as error:
             # Ctrl-C and the alarm of --timeout come at any moment.
-            doubtful = lost or unsure(error) or not isinstance(error, Exception)
+            doubtful = bool(lost) or unsure(error) or not isinstance(error, Exception)
             if doubtful and not query and not isinstance(error, AlreadyExists):
                 self._withdraw(path, first, began, error)
             raise
@@ -272,11 +261,11 @@ class Writer:
         ] == arena_config_map(owner)
         try:
             try:
-                self._post(path, owned, job)
+                self._posted(path, owned, lambda left: is_owned(left, job))
             except AlreadyExists:
                 if not self._clear(f"{path}/{manifest['metadata']['name']}", job):
                     raise
-                self._post(path, owned, job)
+                self._posted(path, owned, lambda left: is_owned(left, job))
         except (AlreadyExists, ClusterError) as error:
             # Only arena reads it, and only for its own version.
             if is_arenas and not version_of(job).traits.arenas:
@@ -291,18 +280,33 @@ class Writer:
             raise
         return True
 
-    def _post(self, path: str, owned: Object, job: Object) -> None:
-        """Create an object of a job; one retry after a broken connection."""
-        try:
-            self._api.post(path, owned)
-        except ClusterError as error:
-            if not unsure(error):
-                raise
+    def _posted(
+        self,
+        path: str,
+        sent: Manifest,
+        ours: Callable[[Object], bool],
+        *,
+        lost: list[ClusterError] | None = None,
+        **query: str,
+    ) -> tuple[Object, tuple[str, ...]]:
+        """Create an object; what is stored, and the server's warnings.
+
+        After a broken connection, which is added to `lost`, there is one retry; an object that is
+        `ours` by then was created by the first try.
+        """
+        lost = [] if lost is None else lost
+        while True:
             try:
-                self._api.post(path, owned)
+                return self._api.post(path, sent, **query)
             except AlreadyExists:
-                if not is_owned(self._api.get(f"{path}/{owned['metadata']['name']}"), job):
+                existing = self._api.get(f"{path}/{sent['metadata']['name']}") if lost else None
+                if existing is None or not ours(existing):
                     raise
+                return existing, ()
+            except ClusterError as error:
+                if lost or not unsure(error):
+                    raise
+                lost.append(error)
 
     def _clear(self, path: str, job: Object) -> bool:
         """Delete what an earlier job of this name has left; False if it has another owner."""

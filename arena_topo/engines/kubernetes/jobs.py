@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,10 +23,27 @@ if TYPE_CHECKING:
     from arena_topo.topology.fabric import FabricFile
 
 Object = dict[str, Any]
+_Content = TypeVar("_Content")
 
 PROBED = 60.0
 """Seconds for which the mechanisms of a namespace are cached: meanwhile administrators may install
 a policy, or grant a right."""
+
+
+class WatchedList(NamedTuple):
+    """A list with the revision at which it was read."""
+
+    path: str
+    query: Mapping[str, str]
+    revision: str
+
+
+class ListSnapshot(NamedTuple, Generic[_Content]):
+    """What was read from some lists; it counts for `lasts` seconds even without a change."""
+
+    content: _Content
+    lists: tuple[WatchedList, ...]
+    lasts: float = math.inf
 
 
 class Jobs(Writer):
@@ -83,12 +101,21 @@ class Jobs(Writer):
 
         They come from the first selector of the job that finds any.
         """
+        return self.pods_listed(mpijob, shrink)[0]
+
+    def pods_listed(
+        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
+    ) -> tuple[list[Object], str]:
+        """What `pods_of` returns, and a revision of their list from before any later change."""
 
         def keep(pod: Object) -> Object | None:
             return shrink(pod) if belongs(pod, mpijob) else None
 
         path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
+        first = ""
         for selector in pod_selectors(mpijob, self.api_version()):
-            if pods := self.api.collect(path, keep, labelSelector=selector):
-                return pods
-        return []
+            pods, revision = self.api.listed(path, keep, labelSelector=selector)
+            first = first or revision
+            if pods:
+                return pods, first
+        return [], first

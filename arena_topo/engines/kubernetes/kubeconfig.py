@@ -404,12 +404,30 @@ class _Kubeconfig:
 
 
 def _load(path: Path) -> Mapping[str, Any]:
-    import yaml  # 30 ms that most commands save
-
     try:
-        document = safe_yaml.parse_document(path.read_bytes(), most=MOST_VALUES)
+        text = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    document = _from_json(text) or _from_yaml(path, text)
+    if odd := shape_error(document, _CONFIG):
+        raise UsageError(f"{path}: not a kubeconfig: {odd}")
+    settings: Mapping[str, Any] = document
+    return settings
+
+
+def _from_json(text: bytes) -> Any:
+    """The value of a text in JSON, which needs no import of `yaml`; None of any other text."""
+    if text.startswith(b"{") and len(text) <= MOST_VALUES:
+        with contextlib.suppress(ValueError, RecursionError):
+            return msgspec.json.decode(text)
+    return None
+
+
+def _from_yaml(path: Path, text: bytes) -> Any:
+    import yaml  # 30 ms
+
+    try:
+        return safe_yaml.parse_document(text, most=MOST_VALUES)
     except safe_yaml.Excess as error:
         raise UsageError(f"{path}: not a kubeconfig: it {error}") from error
     except yaml.YAMLError as error:
@@ -418,10 +436,6 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
         ) from error
-    if odd := shape_error(document, _CONFIG):
-        raise UsageError(f"{path}: not a kubeconfig: {odd}")
-    settings: Mapping[str, Any] = document
-    return settings
 
 
 # ---------------------------------------------------------------- credentials

@@ -1,8 +1,8 @@
 """The logs of many pods of a job at once, read by a single thread.
 
 The caller of `Follow.read` reads all connections, so that nothing is read ahead of it: a slow
-caller blocks the kubelets. What may block is called in other threads: one lists the pods once a
-second, and a few open connections. They are daemons and are not joined.
+caller blocks the kubelets. What may block is called in other threads: one reads the pods where a
+watch has reported a change, and a few open connections. They are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
 
 LOOK = 1.0
-"""Seconds between two lists of the pods; more if a list takes long."""
+"""Seconds between two looks whether pods have changed; more if their list takes long."""
 
 MAX_UNREACHABLE = 60.0
 """Seconds that the API server may be unreachable, as in `wait`."""
@@ -65,14 +65,20 @@ class Follow:
         self,
         api: Connection,
         path: str,
-        pods: Callable[[], list[Object]],
+        pods: Callable[[bool], tuple[list[Object], float]],
         *,
         options: LogOptions,
         wanted: SourceFilter,
         every: float,
+        close: Callable[[], None],
     ) -> None:
+        """`pods` returns the pods and when they were read; True: they are read now.
+
+        It is called every `every` seconds.
+        """
         self._api, self._options = api, options
         self._path, self._pods, self._wanted, self._every = path, pods, wanted, every
+        self._close = close
         self._logs: dict[str, list[ContainerLog]] = {}
         """By the uids of the pods; of a pod in the order of its containers."""
         self._unwanted: set[tuple[str, str]] = set()
@@ -142,6 +148,7 @@ class Follow:
         if self._closed:
             return
         self._closed = True
+        self._close()
         for calls in [self._listing] + OPENERS * [self._opening]:
             calls.put(None)
         for log in self._all():
@@ -161,8 +168,8 @@ class Follow:
         if not self._looks and (self._options.follow or not self._listed):
             look = self._listed + (min(_GAP, self._pause) if self._urgent else self._pause)
         if now >= look:
+            self._listing.put((partial(self._seen, now), partial(self._list, self._urgent)))
             self._looks, self._urgent = True, False
-            self._listing.put((partial(self._seen, now), self._list))
         until = min(end, self._due, math.inf if self._looks else look)
         for key, _ in self._selector.select(0.0 if self._ready else max(0.0, until - now)):
             if key.data is None:
@@ -252,16 +259,19 @@ class Follow:
 
     # Pods.
 
-    def _list(self) -> tuple[list[Object], float]:
-        """The pods, and when their list ended."""
-        return self._pods(), time.monotonic()
+    def _list(self, fresh: bool) -> tuple[list[Object], float, float]:  # noqa: FBT001  a callback
+        """The pods, when they were read, and when that ended."""
+        return *self._pods(fresh), time.monotonic()
 
     def _seen(
-        self, began: float, pods_read: tuple[list[Object], float] | None, error: Exception | None
+        self,
+        began: float,
+        pods_read: tuple[list[Object], float, float] | None,
+        error: Exception | None,
     ) -> None:
         """Take over a list of the pods, or its error."""
         self._looks, self._listed = False, time.monotonic()
-        pods, ended = pods_read or ([], began)
+        pods, read, ended = pods_read or ([], began, began)
         self._pause = max(self._every, 10 * (ended - began))
         if pods_read is None:
             self._failing = self._failing or began
@@ -270,7 +280,7 @@ class Follow:
             if error is not None and (late or not passes or not self._looked):
                 self._stop(error)
             return
-        first, self._looked, self._news, self._failing = not self._looked, began, True, 0.0
+        first, self._looked, self._news, self._failing = not self._looked, read, True, 0.0
         present = {pod["metadata"]["uid"] for pod in pods}
         for log in self._all():
             log.missing = log.missing or log.source.uid not in present

@@ -35,7 +35,7 @@ class ContainerView:
 
 
 def slim(pod: Object) -> Object:
-    """The fields of a pod that its log needs."""
+    """The fields of a pod that its log and the address of a TensorBoard need."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     return {
         "metadata": {key: meta.get(key) for key in ("name", "uid", "labels", "annotations")},
@@ -47,7 +47,7 @@ def slim(pod: Object) -> Object:
         },
         "status": {
             key: (pod.get("status") or {}).get(key)
-            for key in ("phase", "containerStatuses", "initContainerStatuses")
+            for key in ("phase", "hostIP", "containerStatuses", "initContainerStatuses")
         },
     }
 

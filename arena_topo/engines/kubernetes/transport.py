@@ -108,6 +108,13 @@ class HttpAnswer:
             else:
                 sock.close()
 
+    def interrupt(self) -> None:
+        """Let a thread that waits for more of the body see its end."""
+        sock = self._sock
+        # TLS within TLS has the socket inside; the method of a TLS socket is for its reader.
+        with contextlib.suppress(OSError, TypeError):
+            socket.socket.shutdown(getattr(sock, "socket", sock), socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection, unless the whole body has been read."""
         if self._sock is not None:

@@ -140,10 +140,10 @@ class ListWatch:
         self._replace(path, items, revision)
 
     def _entry(self, thing: Object) -> Object | None:
-        kept = self._keep(thing)
-        if kept is None:
+        reduced = self._keep(thing)
+        if reduced is None:
             return None
-        key, entry = _key(thing), (_revision(thing), kept)
+        key, entry = _key(thing), (revision_of(thing), reduced)
         known = self._items.get(key)
         # A list that is read again needs no second copy of what is the same.
         return {"at": key, "is": known if known == entry else entry}
@@ -152,9 +152,9 @@ class ListWatch:
         items = {obj["at"]: obj["is"] for obj in objects}
         with self._lock:
             news = self._error is not None or items != self._items
-            self._leave(held for key, (_, held) in self._items.items() if key not in items)
+            self._leave(last for key, (_, last) in self._items.items() if key not in items)
             self._items, self.path = items, path
-            self._told(changed=news)
+            self._answered(changed=news)
             self.revision = revision
 
     def _follow(self) -> None:
@@ -166,38 +166,38 @@ class ListWatch:
             self.path,
             resource_version=self.revision,
             timeout=WATCH * _RANDOM.uniform(0.8, 1.0),
-            opened=self._right,
+            opened=self._opened,
             **self.source.query,
         )
         for kind, thing in events:
             with self._lock:
                 changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
-                self._told(changed=changed or self._error is not None)
+                self._answered(changed=changed or self._error is not None)
                 # After the version: a reader of this revision also sees its changes.
-                self.revision = _revision(thing) or self.revision
+                self.revision = revision_of(thing) or self.revision
             if self._stop.is_set():
                 return
 
     def _take(self, thing: Mapping[str, Any], *, gone: bool = False) -> bool:
         """Apply one object; whether that changes any reduced object."""
-        key, revision = _key(thing), _revision(thing)
+        key, revision = _key(thing), revision_of(thing)
         known = self._items.get(key)
-        if known is not None and _later(known[0], revision):
+        if known is not None and later_revision(known[0], revision):
             return False
-        kept = None if gone else self._keep(dict(thing))
-        if kept is None:
+        reduced = None if gone else self._keep(dict(thing))
+        if reduced is None:
             if gone and (last := self._keep(dict(thing))) is not None:
                 self._leave([last])
             return self._items.pop(key, None) is not None
-        same = known is not None and known[1] == kept
-        self._items[key] = revision, known[1] if known is not None and same else kept
+        same = known is not None and known[1] == reduced
+        self._items[key] = revision, known[1] if known is not None and same else reduced
         return not same
 
-    def _right(self) -> None:
+    def _opened(self, _answer: object) -> None:
         with self._lock:
-            self._told(changed=self._error is not None)
+            self._answered(changed=self._error is not None)
 
-    def _told(self, *, changed: bool) -> None:
+    def _answered(self, *, changed: bool) -> None:
         """Note that the server has answered, so the list is up to date; call it under the lock."""
         self._error = None
         self.ready.set()
@@ -283,11 +283,12 @@ def _key(thing: Mapping[str, Any]) -> tuple[str, str]:
     return str(meta.get("namespace", "")), str(meta["name"])
 
 
-def _revision(thing: Mapping[str, Any]) -> str:
+def revision_of(thing: Mapping[str, Any]) -> str:
+    """The resourceVersion of an object; empty without one."""
     return str((thing.get("metadata") or {}).get("resourceVersion") or "")
 
 
-def _later(revision: str, other: str) -> bool:
+def later_revision(revision: str, other: str) -> bool:
     """Whether a revision comes after another (kubernetes.io, API concepts: they are numbers)."""
     if revision.isdecimal() and other.isdecimal():
         return int(revision) > int(other)

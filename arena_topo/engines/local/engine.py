@@ -39,6 +39,7 @@ from arena_topo.engines.local.store import (
     open_to_append,
     worker_name,
 )
+from arena_topo.engines.polling import RereadJobs
 from arena_topo.engines.private import state_folder
 from arena_topo.errors import (
     ArenaError,
@@ -621,6 +622,10 @@ class LocalBackend:
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
         return self._store.events(self._store.job(job.name, job.namespace))
+
+    def watching(self, namespace: str) -> RereadJobs:
+        """The jobs of a namespace, read anew each time: that is only a file."""
+        return RereadJobs(self, namespace)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: SourceFilter = lambda _: True

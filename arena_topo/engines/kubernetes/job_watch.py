@@ -1,0 +1,323 @@
+"""Jobs that are read again only after a change, for `wait` and for logs that are followed.
+
+A job is always read whole: first the MPIJob, then its pods, which are therefore never older.
+Watches only tell when to read again. They start from the revisions of the reading, so that no
+change between the two is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.kubernetes import podlog
+from arena_topo.engines.kubernetes.job_writer import part
+from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
+from arena_topo.engines.kubernetes.mpijob import NO_PODS, job_status, pod_selectors
+from arena_topo.engines.kubernetes.sources import UNREAD
+from arena_topo.engines.kubernetes.watch_cache import ASK_AGAIN, later_revision, revision_of
+from arena_topo.engines.lines import LogOptions, SourceFilter
+from arena_topo.errors import GONE, ArenaError, ClusterError, JobNotFound
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.connection import Connection
+    from arena_topo.engines.kubernetes.log_follower import Follow
+    from arena_topo.engines.kubernetes.transport import HttpAnswer
+
+Object = dict[str, Any]
+
+REREAD = 5.0
+"""Seconds between two readings without the right to watch, or of what no watch reports."""
+
+_LEAST = 1.0
+"""The least seconds between two readings because of changes: a gang that starts has many."""
+
+_MOST_WATCHED = 8
+"""Jobs that are watched one by one; further ones are read every `REREAD` seconds."""
+
+_UNCHANGED = 600.0
+"""Seconds after which a job is read again although no watch has reported a change."""
+
+_WATCH = 120.0
+"""Seconds after which a server is asked to end a watch. TCP notices a dead server within a minute,
+but not one behind a proxy that lives."""
+
+_FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
+"""Seconds to wait after the first failure, doubled with each further one, and their maximum."""
+
+_BRIEF = 1.0
+"""A watch that ends within so many seconds counts as a failure."""
+
+_RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
+
+_Content = TypeVar("_Content")
+
+
+class ChangeWatch:
+    """A thread that watches a list from a revision on, and tells whether it has changed."""
+
+    def __init__(self, api: Connection, watched: WatchedList) -> None:
+        self.interval: float | None = REREAD
+        """Seconds between two readings while no change is reported; None while the watch is
+        broken."""
+        self._api, self._list = api, watched
+        self._revision = watched.revision
+        """The watch goes on from here; empty: from now on."""
+        self._newest = ""
+        """The revision of the last change."""
+        self._unbroken = -math.inf
+        """Since when no change was missed (`time.monotonic`)."""
+        self._stop = threading.Event()
+        self._answer: HttpAnswer | None = None
+        threading.Thread(target=self._run, name=f"watch {watched.path}", daemon=True).start()
+
+    def changed(self, since: float, revision: str) -> bool:
+        """Whether the list may have changed since it was read at a time and a revision."""
+        return since < self._unbroken or later_revision(self._newest, revision)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._answer is not None:
+            self._answer.interrupt()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            begun, pause, failed = time.monotonic(), 0.0, False
+            try:
+                self._follow()
+            except UNREAD:
+                self.interval, pause = REREAD, ASK_AGAIN
+            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
+                gone = isinstance(error, ClusterError) and error.status == GONE
+                if gone or not isinstance(error, ArenaError):
+                    self._revision = ""
+                if not gone:
+                    self.interval = None
+                failed = True
+            brief = time.monotonic() - begun < _BRIEF
+            failures = failures + 1 if brief else int(failed)
+            if failures:
+                delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
+                pause = max(pause, delay * _RANDOM.uniform(0.5, 1.0))
+            self._stop.wait(pause)
+
+    def _follow(self) -> None:
+        """Take note of changes until the server ends the watch."""
+        self.interval = REREAD if self.interval is not None else None
+        events = self._api.watch(
+            self._list.path,
+            resource_version=self._revision,
+            timeout=_WATCH * _RANDOM.uniform(0.8, 1.0),
+            opened=self._opened,
+            **self._list.query,
+        )
+        for kind, thing in events:
+            revision = revision_of(thing)
+            # A watch from now on begins with the present objects, in any order.
+            if not self._revision or later_revision(revision, self._revision):
+                self._revision = revision
+            if kind != "BOOKMARK" and later_revision(revision, self._newest or "0"):
+                self._newest = revision
+            if self._stop.is_set():
+                return
+
+    def _opened(self, answer: HttpAnswer) -> None:
+        self._answer = answer
+        if not self._revision:
+            self._unbroken = time.monotonic()
+        self.interval = _UNCHANGED
+        if self._stop.is_set():
+            answer.interrupt()
+
+
+class ReadOnChange(Generic[_Content]):
+    """A reading that is repeated only after a change, and watches that report changes.
+
+    Threads may share it; a reading is at least `every` seconds old before it is repeated.
+    """
+
+    def __init__(
+        self, api: Connection, read: Callable[[], ListSnapshot[_Content]], *, every: float
+    ) -> None:
+        self._api, self._read, self._every = api, read, every
+        self._lock = threading.Lock()
+        self._reading: tuple[float, ListSnapshot[_Content]] | None = None
+        """The last reading, and when it began."""
+        self._failed = self._closed = False
+        self._watches: dict[tuple[str, ...], ChangeWatch] = {}
+
+    def current(self, *, fresh: bool = False, watch: bool = True) -> tuple[_Content, float]:
+        """The content, and when its reading began; with `fresh` from now on.
+
+        With `watch` the watches begin where a first reading ended; without it there is no second.
+
+        All errors of the reading. Seconds are those of `time.monotonic`.
+        """
+        asked = time.monotonic()
+        with self._lock:
+            if self._reading is not None:
+                began, reading = self._reading
+                if watch:
+                    self._watch(reading)
+                if not (began < asked if fresh else watch and self._stale(began, reading)):
+                    return reading.content, began
+            began, self._failed = time.monotonic(), True
+            reading = self._read()
+            self._reading, self._failed = (began, reading), False
+            return reading.content, began
+
+    def close(self) -> None:
+        """End the watches."""
+        self._closed = True
+        for watch in list(self._watches.values()):
+            watch.stop()
+
+    def _watch(self, reading: ListSnapshot[_Content]) -> None:
+        for watched in reading.lists:
+            if (key := _key(watched)) not in self._watches and not self._closed:
+                self._watches[key] = ChangeWatch(self._api, watched)
+        if self._closed:
+            self.close()
+
+    def _stale(self, began: float, reading: ListSnapshot[_Content]) -> bool:
+        age = time.monotonic() - began
+        if self._failed or age < self._every:
+            return self._failed
+        watches = [(self._watches.get(_key(watched)), watched) for watched in reading.lists]
+        lasts = reading.lasts
+        for watch, watched in watches:
+            if watch is None or watch.changed(began, watched.revision):
+                return True
+            lasts = min(lasts, self._every if watch.interval is None else watch.interval)
+        return age >= lasts
+
+
+class WatchedJobs:
+    """The jobs of a namespace, each read again only after a change; see `JobReads`."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        namespace: str,
+        *,
+        every: float,
+        read_all: Callable[[], ListSnapshot[tuple[JobStatus, ...]]],
+        completed: Callable[[JobStatus, list[Object]], JobStatus],
+    ) -> None:
+        """`every` are the least seconds between two readings of a job.
+
+        `read_all` reads all jobs of the namespace; `completed` adds to a status what neither the
+        job nor its pods say.
+        """
+        self._source, self._namespace = jobs, namespace
+        self._every = min(_LEAST, every)
+        self._read_all, self._completed = read_all, completed
+        self._known: dict[str, Object] = {}
+        """The MPIJob of each name as it was read first."""
+        self._jobs: dict[str, ReadOnChange[tuple[JobStatus | None, list[Object]]]] = {}
+        self._all: ReadOnChange[tuple[JobStatus, ...]] | None = None
+        self._whole: dict[str, tuple[float, JobStatus]] = {}
+        """The last status of each job, and when its reading began."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all watches."""
+        for reads in self._jobs.values():
+            reads.close()
+        if self._all is not None:
+            self._all.close()
+
+    def job(self, name: str, *, fresh: bool = False) -> JobStatus:
+        """A job as of its last change; NotFound if it does not exist."""
+        # Who reads once needs no watch.
+        (status, pods), began = self._reads(name).current(fresh=fresh, watch=name in self._whole)
+        if status is None:
+            raise JobNotFound(name, self._namespace)
+        if (last := self._whole.get(name)) is None or last[0] != began:
+            last = self._whole[name] = began, self._completed(status, pods)
+        return last[1]
+
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """All jobs of the namespace as of their last change."""
+        if self._all is None:
+            self._all = ReadOnChange(self._source.api, self._read_all, every=self._every)
+        return self._all.current()[0]
+
+    def follow(
+        self,
+        job: JobStatus,
+        options: LogOptions,
+        wanted: SourceFilter = lambda _: True,
+        *,
+        close: Callable[[], None] = lambda: None,
+    ) -> Follow:
+        """See `Backend.follow`; `close` is called at its end."""
+        from arena_topo.engines.kubernetes import log_follower  # noqa: PLC0415  to read logs
+
+        def pods(fresh: bool) -> tuple[list[Object], float]:  # noqa: FBT001  a callback
+            reads = self._reads(job.name)
+            (_, pods), began = reads.current(fresh=fresh, watch=options.follow)
+            return pods, began
+
+        return log_follower.Follow(
+            self._source.api,
+            f"/api/v1/namespaces/{part(self._namespace)}/pods",
+            pods,
+            options=options,
+            wanted=wanted,
+            every=min(log_follower.LOOK, self._every),
+            close=close,
+        )
+
+    def _reads(self, name: str) -> ReadOnChange[tuple[JobStatus | None, list[Object]]]:
+        if name not in self._jobs:
+            read = partial(self._read, name)
+            self._jobs[name] = ReadOnChange(self._source.api, read, every=self._every)
+        return self._jobs[name]
+
+    def _read(self, name: str) -> ListSnapshot[tuple[JobStatus | None, list[Object]]]:
+        """Read a job and the pods of the first job of this name, which may be deleted by now."""
+        jobs, mpijob = self._source, None
+        with contextlib.suppress(*([JobNotFound] if name in self._known else [])):
+            mpijob = jobs.mpijob(name, self._namespace)
+        known = self._known.setdefault(name, mpijob or {})
+        pods, revision = jobs.pods_listed(known)
+        status, lists, lasts = None, list[WatchedList](), math.inf
+        if mpijob is not None:
+            status = job_status(mpijob, pods if _uid(mpijob) == _uid(known) else [])
+            path = jobs.job_path(name, self._namespace).rpartition("/")[0]
+            query = {"fieldSelector": f"metadata.name={name}"}
+            lists.append(WatchedList(path, query, revision_of(mpijob)))
+            if status.phase is Phase.PENDING and status.reason == NO_PODS:
+                # Only an event reports a refused pod.
+                lasts = REREAD
+        if len(self._known) > _MOST_WATCHED:
+            return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
+        path = f"/api/v1/namespaces/{part(self._namespace)}/pods"
+        lists += [
+            WatchedList(path, {"labelSelector": selector}, revision)
+            for selector in pod_selectors(known, jobs.api_version())
+        ]
+        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), tuple(lists), lasts)
+
+
+def _key(watched: WatchedList) -> tuple[str, ...]:
+    return watched.path, *watched.query.values()
+
+
+def _uid(mpijob: Object) -> str:
+    return str(mpijob["metadata"]["uid"])

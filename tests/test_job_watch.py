@@ -1,0 +1,358 @@
+"""What a followed log and a wait ask of an API server: a job is read again only after a change."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_logs
+import pytest
+from fake_api import FakeApi
+from fake_operator import FakeOperator
+from test_backends_logs import FOLLOW, Reader
+from test_log_streams import WORKER, opened, running, stamp
+
+from arena_topo.engines import goals
+from arena_topo.engines.goals import Goal, Standing
+from arena_topo.engines.kubernetes import job_watch
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.lines import LogOptions, LogTurn, Source
+from arena_topo.errors import JobNotFound
+from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.follow import Shown
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> Iterator[KubernetesBackend]:
+    made = opened(api, tmp_path)
+    made.look_every = 0.05
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are tried again at once."""
+    monkeypatch.setattr(job_watch, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(job_watch, "_LAST_DELAY", 0.02)
+
+
+def asked_for(api: FakeApi) -> Counter[str]:
+    """How often each kind of request was sent: `list pods`, `watch mpijobs`, `read log` ..."""
+    counts: Counter[str] = Counter()
+    for line in api.requests:
+        path, _, query = line.removeprefix("GET ").partition("?")
+        last = path.rpartition("/")[2]
+        verb = "watch" if "watch=1" in query else "list" if last.endswith("s") else "read"
+        counts[f"{verb} {last}"] += 1
+    return counts
+
+
+def until(holds, what: object = "") -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def is_worker(source: Source) -> bool:
+    return source.worker == 0
+
+
+class Waiting:
+    """A wait for a job, in a thread."""
+
+    def __init__(self, backend: KubernetesBackend, goal: Goal = Goal.FINISHED, *names: str):
+        self.looks, self.blind, self._ends = 0, list[str | None](), list[goals.Ending]()
+
+        def wait() -> None:
+            self._ends += goals.wait_all(
+                backend,
+                names or ["demo"],
+                "default",
+                goal=goal,
+                hears=goals.Listener(each=self._look, blind=self.blind.append),
+            )
+
+        self._thread = threading.Thread(target=wait, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    def looked(self, more: int) -> None:
+        """Return after so many more looks."""
+        goal = self.looks + more
+        until(lambda: self.looks >= goal)
+
+    def ended(self) -> list[tuple[str, Standing]]:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return [(ending.name, ending.standing) for ending in self._ends]
+
+
+# ---------------------------------------------------------------- how much is asked for
+
+
+def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "one", workers=64)
+    for worker in range(64):
+        api.write(f"demo-worker-{worker}", "here", at=stamp(1))
+    api.requests.clear()
+    asked = Asked(everyone=True, options=FOLLOW)
+    lines, turns = 0, 0
+    for batch in Shown(backend, "demo", "default", asked):
+        lines += len(batch)
+        # An empty batch comes ten times a second.
+        turns += not batch and lines >= 65
+        if turns == 20:
+            break
+    counts = asked_for(api)
+    assert counts.pop("read log") == 65
+    assert counts == {
+        "read demo": 1,
+        "list pods": 1,
+        "watch pods": 1,
+        "watch mpijobs": 1,
+    }
+
+
+def test_a_log_that_is_only_read_takes_one_list_and_no_watch(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "one")
+    api.requests.clear()
+    asked = Asked(options=LogOptions())
+    assert sum(len(batch) for batch in Shown(backend, "demo", "default", asked)) == 1
+    counts = asked_for(api)
+    assert (counts["list pods"], counts["read demo"], counts["read log"]) == (1, 1, 1)
+    assert not any("watch" in one for one in api.requests)
+
+
+def test_a_wait_lists_the_pods_once_and_then_watches(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    api.requests.clear()
+    wait = Waiting(backend)
+    wait.looked(30)
+    counts = asked_for(api)
+    assert (counts["list pods"], counts["read demo"]) == (1, 1)
+    assert (counts["watch pods"], counts["watch mpijobs"]) == (1, 1)
+    operator.finish("demo")
+    assert wait.ended() == [("demo", Standing.REACHED)]
+
+
+def test_a_wait_for_many_jobs_watches_their_namespace(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    for index in range(4):
+        other = api.find("MPIJob", "demo")
+        assert other is not None
+        meta = {"name": f"job-{index}", "namespace": "default"}
+        api.add({**other, "metadata": meta, "status": {}})
+    api.requests.clear()
+    names = [job.name, *(f"job-{index}" for index in range(4))]
+    wait = Waiting(backend, Goal.DELETED, *names)
+    wait.looked(20)
+    counts = asked_for(api)
+    assert (counts["list mpijobs"], counts["watch mpijobs"]) == (1, 1)
+    assert counts["list pods"] <= 3
+    for name in names:
+        api.remove("mpijobs", "default", name, {})
+    assert wait.ended() == [(name, Standing.REACHED) for name in names]
+
+
+def test_what_has_been_reached_is_not_watched(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    operator.finish("demo")
+    api.requests.clear()
+    assert Waiting(backend).ended() == [("demo", Standing.REACHED)]
+    assert not any("watch" in one for one in api.requests)
+
+
+@pytest.mark.parametrize("denied", ["watch pods", "watch mpijobs", "(watch|list) mpijobs"])
+def test_without_the_right_to_watch_a_job_is_listed_every_so_often(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch, denied
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.5)
+    running(backend, operator)
+    api.deny(f"{denied} default")
+    api.requests.clear()
+    begun = time.monotonic()
+    wait = Waiting(backend)
+    until(lambda: asked_for(api)["list pods"] >= 3)
+    spent = time.monotonic() - begun
+    # The first at once, and two more.
+    assert spent >= 1.0
+    assert asked_for(api)[denied if denied == "watch pods" else "watch mpijobs"] == 1
+    operator.finish("demo")
+    assert wait.ended() == [("demo", Standing.REACHED)]
+    assert not wait.blind
+
+
+def test_a_pod_that_is_refused_is_looked_for_though_no_watch_tells_of_it(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.2)
+    running(backend, operator)
+    for pod in api.all("Pod"):
+        api.remove("pods", "default", pod["metadata"]["name"], {"gracePeriodSeconds": 0})
+    with api.edit("MPIJob", "demo") as job:
+        job["status"] = {}
+    with backend.watching("default") as reads:
+        assert not reads.job("demo").instances
+        regarding = {"kind": "MPIJob", "name": "demo", "namespace": "default"}
+        event = {"reason": "FailedCreate", "message": "exceeded quota", "type": "Warning"}
+        uid = reads.job("demo").uid
+        meta = {"name": "demo.1", "namespace": "default"}
+        when = fake_logs.rfc3339_nano(api.clock())
+        api.add(
+            {"apiVersion": "v1", "kind": "Event", "metadata": meta, "lastTimestamp": when}
+            | event
+            | {"involvedObject": regarding | {"uid": uid}, "count": 1}
+        )
+        until(lambda: reads.job("demo").reason == "FailedCreate: exceeded quota")
+
+
+# ---------------------------------------------------------------- what is not missed
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["restarts", "forgets"])
+def test_what_happens_while_a_server_is_away_is_not_missed(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, forgets
+):
+    running(backend, operator)
+    wait = Waiting(backend)
+    until(lambda: asked_for(api)["watch pods"] == asked_for(api)["watch mpijobs"] == 1)
+    wait.looked(2)
+    api.fail("GET", times=12, reset=True)
+    api.close_watches()
+    operator.finish("demo", 3)
+    if forgets:
+        # The watches are answered with 410.
+        api.compact()
+    assert wait.ended() == [("demo", Standing.REACHED)]
+
+
+def test_a_job_that_is_deleted_while_its_watch_was_forgotten_is_gone(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    with backend.watching("default") as reads:
+        assert reads.job("demo") == reads.job("demo")
+        until(lambda: asked_for(api)["watch pods"] == asked_for(api)["watch mpijobs"] == 1)
+        with api.lock:
+            api.remove("mpijobs", "default", "demo", {"propagationPolicy": "Background"})
+            api.compact()
+            api.close_watches()
+
+        def gone() -> bool:
+            try:
+                reads.job("demo")
+            except JobNotFound:
+                return True
+            return False
+
+        until(gone)
+
+
+def test_a_server_that_stays_away_is_told_of_though_nothing_has_changed(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 60.0)
+    running(backend, operator)
+    wait = Waiting(backend)
+    until(lambda: asked_for(api)["watch pods"] == 1)
+    wait.looked(2)
+    api.fail("GET", times=10_000, status=500, retry_after=9999)
+    api.close_watches()
+    until(lambda: wait.blind)
+    api.faults.clear()
+    until(lambda: wait.blind[-1] is None)
+    operator.finish("demo")
+    assert wait.ended() == [("demo", Standing.REACHED)]
+
+
+def test_a_follow_survives_a_server_that_restarts_and_forgets(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    api.write(WORKER, "run 0", at=stamp(1))
+    with backend.follow(job, FOLLOW, is_worker) as following:
+        reader = Reader(following)
+        reader.until_said("run 0")
+        reader.until(lambda: asked_for(api)["watch pods"] == 1)
+        api.fail("GET", times=8, reset=True)
+        with api.lock:
+            fake_logs.restart(api, WORKER)
+            api.compact()
+            api.close_watches()
+            api.cut_logs()
+            api.write(WORKER, "run 1", at=fake_logs.rfc3339_nano(api.clock() + 1))
+        reader.until_said("run 1")
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.texts() == ["run 0", "run 1"]
+    assert LogTurn.RESTARTED in reader.turns(chief=False)
+
+
+def test_a_log_that_is_rotated_goes_on_with_what_was_not_read(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    for number in range(5):
+        api.write(WORKER, f"line {number}", at=stamp(number))
+    with backend.follow(job, FOLLOW, is_worker) as following:
+        reader = Reader(following)
+        reader.until_said("line 4")
+        with api.lock:
+            # The kubelet has only the newer file, and its stream has ended with the older.
+            api.logs["default", WORKER].lines.clear()
+            api.write(WORKER, "line 5", at=stamp(5))
+            api.cut_logs()
+        reader.until_said("line 5")
+    assert reader.texts() == [f"line {number}" for number in range(6)]
+
+
+def test_the_pods_of_a_deleted_job_are_read_to_their_end(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        api.remove("mpijobs", "default", "demo", {"propagationPolicy": "Orphan"})
+        operator.say("demo", "two")
+        reader.until_said("two")
+        for pod in api.all("Pod"):
+            api.end_log(pod["metadata"]["name"])
+            api.remove("pods", "default", pod["metadata"]["name"], {"gracePeriodSeconds": 0})
+        reader.until_done()
+    assert reader.turns()[-1] is LogTurn.GONE
+
+
+def test_whoever_leaves_ends_the_watches(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    before = set(threading.enumerate())
+
+    def watches() -> list[threading.Thread]:
+        began = set(threading.enumerate()) - before
+        return [one for one in began if re.match("watch /", one.name)]
+
+    with backend.watching("default") as reads:
+        reads.job("demo")
+        reads.job("demo")
+        until(lambda: len(watches()) == 2 and asked_for(api)["watch pods"] == 1)
+    until(lambda: not watches())
