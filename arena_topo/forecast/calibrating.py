@@ -16,7 +16,8 @@ from arena_topo.errors import UsageError
 from arena_topo.flag import Word
 from arena_topo.forecast import PoolRequest
 from arena_topo.forecast.command import machine_of
-from arena_topo.names import is_subdomain
+from arena_topo.job import KeyValue
+from arena_topo.names import is_key, is_label_value, is_subdomain
 from arena_topo.nccl.bandwidth_tables import measured_on
 from arena_topo.topology import Machine, PoolRates, gpu_set
 from arena_topo.training.calibration import Calibration, Kind, calibrate, next_measurement
@@ -39,6 +40,11 @@ class CalibrationRequest(PoolRequest):
     name: str = option("", "The name of the calibration (default that of the machine).", "NAME")
     date: str = option("", "The day of the measurements (default today).", "YYYY-MM-DD")
     nccl: str = option("", "The version of NCCL, for files that do not tell it.", "VERSION")
+    label: KeyValue | None = option(
+        None,
+        "A label of the nodes of the pool, if other nodes with such machines have another network.",
+        "KEY=VALUE",
+    )
 
 
 @command_from_records
@@ -77,7 +83,7 @@ def calibrate_command(
     fit = calibrate(measurements.placements_of(found, known[0] if known else None, computed))
     day = _day(request.date, session.console.clock())
     when = measured_on(day, {request.nccl} if request.nccl else versions)
-    pool = _pool(fit, machine, wire, request.name or machine.name, when)
+    pool = _pool(fit, machine, wire, request, when)
     size = len(machine.gpus)
     kinds = {kind: computed((size,) * (at + 1)) for at, kind in enumerate(Kind) if at or size > 1}
     following = next_measurement(fit, kinds)
@@ -108,7 +114,12 @@ def _day(text: str, today: float) -> date:
         raise UsageError(f"--date {text}: expected a day such as 2026-05-31") from error
 
 
-def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) -> PoolRates:
+def _pool(
+    fit: Calibration, machine: Machine, wire: Wire, request: CalibrationRequest, when: str
+) -> PoolRates:
+    name, label = request.name or machine.name, request.label
+    if label is not None and not (is_key(label.key) and is_label_value(label.value)):
+        raise UsageError(f"--label {label}: nodes cannot have this label")
     if not is_subdomain(name):
         raise UsageError(
             f"{name!r} is not a name that a ConfigMap can have",
@@ -129,4 +140,5 @@ def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) 
         workload=next((one.workload.name for one in fit.placements if one.workload), ""),
         floor=fit.floor,
         hidden=fit.hidden,
+        label=str(label or ""),
     )

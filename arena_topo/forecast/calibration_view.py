@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 
@@ -105,8 +104,7 @@ def _error(share: float) -> str:
     return f"{rounded:+d} %" if rounded else "0 %"
 
 
-def fit_json(fit: Calibration, following: Next) -> str:
+def fit_json(fit: Calibration, following: Next) -> dict[str, object]:
     """How a calibration was made, as JSON: what was measured, how well it fits, what is open."""
     rows = [[_placement(one), _number(one, one.value), _error(error)] for error, one in _pairs(fit)]
-    value = {"placements": rows, "notTold": [*_open(fit)], "measureNext": _next(fit, following)}
-    return json.dumps(value, separators=(",", ":"))
+    return {"placements": rows, "notTold": [*_open(fit)], "measureNext": _next(fit, following)}

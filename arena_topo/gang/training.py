@@ -62,8 +62,8 @@ def training_times(
         )
     except UsageError as error:
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
-    pools = {node.machine.pool for node in cluster.nodes if node.name in placement.nodes}
-    overlap = overlap_in(pools.pop() if len(pools) == 1 else None)
+    machines = (node.machine for node in cluster.nodes if node.name in placement.nodes)
+    overlap = overlap_in(machines)
     rows = [_time("this placement" if ours == planned else AS_PLANNED, workload, planned)]
     if ours != planned:
         rows.append(_time("at worst", workload, ours, planned, overlap))

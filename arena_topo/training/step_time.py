@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
-from arena_topo.topology import PoolRates
+from arena_topo.topology import Machine
 
 BUCKET = 25 << 20
 """Bytes of gradients that are reduced together: the default of PyTorch's DistributedDataParallel.
@@ -55,8 +55,14 @@ docs/site/fidelity.py --fit`). The ranges are not fitted: frameworks differ as m
 0.15 in ACK's TensorFlow runs, 0.34 to 0.43 in pools of PyTorch)."""
 
 
-def overlap_in(pool: PoolRates | None) -> Overlap:
-    """The overlap of trainings in a pool: as its calibration measured it, else the fitted one."""
+def overlap_in(machines: Iterable[Machine]) -> Overlap:
+    """The overlap of trainings: as one calibration of all machines measured it, else the fitted.
+
+    That of one training counts for others as well: in the pools of docs/fidelity.md it halves the
+    errors of their steps.
+    """
+    pools = {machine.pool for machine in machines}
+    pool = pools.pop() if len(pools) == 1 else None
     if pool is None or pool.floor is None or pool.hidden is None:
         return FITTED_OVERLAP
     return Overlap(
