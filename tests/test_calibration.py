@@ -484,6 +484,9 @@ def test_logs_of_other_programs_are_read_by_a_pattern(arena, tmp_path):
         ("placement,gbps\n2x1,0.5\n2x1,0.9\n1x2,9\n", "contradict each other"),
         ("placement,gbps\n2x8,0.5\n3x8,0.9\n", "8 GPUs of a node were measured; pool has 2"),
         ("placement,step_ms\n1x2,100\n2x2,900\n", "shorter than that of 455 ms on one"),
+        ("placement,step_ms,gbps\n1x2,,9\n2x2,500,0.4\n", "shorter than its all-reduce"),
+        ("placement,step_ms\n1x1,455\n1x1,900\n1x2,500\n2x2,900\n", "contradict each other"),
+        ("placement,gbps\n1x1,9\n1x2,9\n2x2,0.5\n", "line 2: a single GPU has no bandwidth"),
     ],
 )
 def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
@@ -505,6 +508,12 @@ def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
         (("--measured=two.log", "--measured=three.log", "--name=A B"), "is not a name"),
         (("--measured=3x1=two.log", "--measured=three.log"), "2+2 GPUs took part, not 1+1+1"),
         (("--measured=1+1=steps.csv",), "steps.csv: a CSV names its placements itself"),
+        (("--measured=two.log", "--pattern=("), "--pattern is no regular expression"),
+        (("--measured=two.log", "--pattern=(a)"), "--pattern reads nothing"),
+        (
+            ("--measured=steps.csv", "--workload=bert-base-squad", "--step-time=1s"),
+            "--step-time and steps.csv, line 2 both say how long a step takes on one GPU",
+        ),
     ],
 )
 def test_a_calibration_of_nothing_is_refused(arena, more, words):

@@ -78,7 +78,13 @@ def calibrate_command(
     machine = forecasting.machine_for(machine_of(target, session), request, nodes=2)
     measurements.check_models(found, machine)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
-    known = forecasting.workload_for(machine, request, solo=any(one.hosts == (1,) for one in found))
+    alone = next((one for one in found if one.hosts == (1,)), None)
+    if alone is not None and request.step_time is not None:
+        raise UsageError(
+            f"--step-time and {alone.where} both say how long a step takes on one GPU",
+            hint="leave out one of them",
+        )
+    known = forecasting.workload_for(machine, request, solo=alone is not None)
     computed = partial(_estimate, machine, wire)
     fit = calibrate(measurements.placements_of(found, known[0] if known else None, computed))
     day = _day(request.date, session.console.clock())

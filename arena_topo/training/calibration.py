@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -144,17 +145,11 @@ def _check(placements: Sequence[MeasuredPlacement]) -> None:
             f"a calibration needs 2 placements of several GPUs, and has {different}",
             hint="measure one more: on one node, on two, or on three and more",
         )
-    for one, other in itertools.combinations(placements, 2):
-        low, high = sorted((one.value, other.value))
-        if (one.hosts, one.workload) == (other.hosts, other.workload) and (
-            high > CONTRADICTION * low
-        ):
-            raise UsageError(
-                f"{one.where} and {other.where} contradict each other",
-                why=f"the same placement gave {one.value:.3g} and {other.value:.3g}, and repeated"
-                f" runs differ by {100 * (REPEAT - 1):.0f} %",
-                hint="leave out the one that something else slowed down",
-            )
+    alike: dict[object, list[tuple[str, float]]] = defaultdict(list)
+    for one in placements:
+        alike[one.hosts, one.workload].append((one.where, one.value))
+    for same in alike.values():
+        check_repeated(same)
     rates = {one.hosts: one.value for one in placements if one.workload is None}
     for one in placements:
         if one.workload is None:
@@ -174,6 +169,18 @@ def _check(placements: Sequence[MeasuredPlacement]) -> None:
                 f"{measured} its all-reduce, {1e3 * reduce:.4g} ms at the measured"
                 f" {rates[one.hosts]:.3g} GB/s",
                 hint="check the bytes of the gradients: mixed precision halves them",
+            )
+
+
+def check_repeated(same: Sequence[tuple[str, float]]) -> None:
+    """UsageError for measurements of one placement, each with its name, that contradict."""
+    for (first, value), (second, other) in itertools.combinations(same, 2):
+        if max(value, other) > CONTRADICTION * min(value, other):
+            raise UsageError(
+                f"{first} and {second} contradict each other",
+                why=f"the same placement gave {value:.3g} and {other:.3g}, and repeated"
+                f" runs differ by {100 * (REPEAT - 1):.0f} %",
+                hint="leave out the one that something else slowed down",
             )
 
 
