@@ -246,7 +246,21 @@ def test_readme_has_the_ranges_of_the_pairs_that_it_quotes(pairs):
         f"for these two pairs {vgg16.low:.1f} to {vgg16.high:.0f} times and {resnet.low:.1f} to"
         f" {resnet.high:.1f} times, a guess"
     )
-    assert words in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words in readme
+    (torch,) = (
+        pair for pair in pairs if (pair.source, pair.workload.name) == ("ACK PyTorch", "VGG16")
+    )
+    machine = presets.preset_machine("dgx-1-v100", "node-0")
+    apart = [
+        estimate([Host.of(machine, GPUSet(1 << gpu)) for gpu in gpus], wire=Wire.TCP)
+        for gpus in ((0, 1, 2, 4), (0, 1, 2, 3))
+    ]
+    assert f"is {torch.measured:.1f} times, more than either shape of pods gives" in readme
+    assert f"{ratio(torch.workload, *apart).value:.1f} times where each pod is a host" in readme
+    joined = torch.forecast()
+    assert f"{joined.low:.1f} to {joined.high:.1f} times where NVLink joins the pods" in readme
+    assert joined.high < torch.measured
 
 
 def test_the_screens_say_how_often_ranges_held(pairs):
