@@ -74,11 +74,11 @@ def calibrate_command(
         raise UsageError(
             "nothing measured is named", hint=f"{PROGRAM} calibrate MACHINE --measured FILE"
         )
-    found, versions = measurements.read_measured(request.measured, request.pattern)
+    measured, versions = measurements.read_measured(request.measured, request.pattern)
     machine = forecasting.machine_for(machine_of(target, session), request, nodes=2)
-    measurements.check_models(found, machine)
+    measurements.check_models(measured, machine)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
-    alone = next((one for one in found if one.hosts == (1,)), None)
+    alone = next((row for row in measured if row.hosts == (1,)), None)
     if alone is not None and request.step_time is not None:
         raise UsageError(
             f"--step-time and {alone.where} both say how long a step takes on one GPU",
@@ -86,7 +86,7 @@ def calibrate_command(
         )
     known = forecasting.workload_for(machine, request, solo=alone is not None)
     computed = partial(_estimate, machine, wire)
-    fit = calibrate(measurements.placements_of(found, known[0] if known else None, computed))
+    fit = calibrate(measurements.placements_of(measured, known[0] if known else None, computed))
     day = _day(request.date, session.console.clock())
     when = measured_on(day, {request.nccl} if request.nccl else versions)
     pool = _pool(fit, machine, wire, request, when)
@@ -142,8 +142,8 @@ def _pool(
         two=rates.get(Kind.TWO),
         more=rates.get(Kind.MORE),
         each=bool(fit.each),
-        hosts=max(len(one.hosts) for one in fit.placements),
-        workload=next((one.workload.name for one in fit.placements if one.workload), ""),
+        hosts=max(len(row.hosts) for row in fit.placements),
+        workload=next((row.workload.name for row in fit.placements if row.workload), ""),
         floor=fit.floor,
         hidden=fit.hidden,
         label=str(label or ""),

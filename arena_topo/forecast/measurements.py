@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], set[str]]:
     """All measurements, and the versions of NCCL in the logs; UsageError for what is not one."""
     form = _form_of(pattern)
-    found: list[Measured] = []
+    measured: list[Measured] = []
     versions: set[str] = set()
     matched = 0
     for word in words:
@@ -62,9 +62,9 @@ def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], s
         versions |= {own or _dotted(int(number)) for own, number in _NCCL.findall(text)}
         hosts = _hosts(placement, file) if placement else None
         if tables := tables_in(text):
-            found += [_from_table(table, hosts, file) for table in tables]
+            measured += [_from_table(table, hosts, file) for table in tables]
         elif form is not None and hosts is not None:
-            found.append(_matched(text, form, hosts, file))
+            measured.append(_matched(text, form, hosts, file))
             matched += 1
         else:
             rows = [*_rows(text, file)]
@@ -73,15 +73,17 @@ def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], s
                     f"{file}: a CSV names its placements itself",
                     hint=f"--measured {file}",
                 )
-            found += rows
+            measured += rows
     if form is not None and not matched:
         raise UsageError(
             "--pattern reads nothing: all measurements are CSV or output of nccl-tests",
             hint=f"leave it out, or name a log: --measured {_FORM}",
         )
-    if len(found) > MAX_PLACEMENTS:
-        raise UsageError(f"{len(found)} placements are measured; at most {MAX_PLACEMENTS} are read")
-    return found, versions
+    if len(measured) > MAX_PLACEMENTS:
+        raise UsageError(
+            f"{len(measured)} placements are measured; at most {MAX_PLACEMENTS} are read"
+        )
+    return measured, versions
 
 
 def _dotted(number: int) -> str:
@@ -140,12 +142,12 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, file: str)
     return Measured(file, hosts or tuple(counted), gbps, step=False, models=models & MODELS.keys())
 
 
-def check_models(found: Sequence[Measured], machine: Machine) -> None:
+def check_models(measured: Sequence[Measured], machine: Machine) -> None:
     """UsageError for a measurement on another GPU model than that of the machine, if known."""
-    for one in found:
-        if machine.model and (others := one.models - {machine.model}):
+    for row in measured:
+        if machine.model and (others := row.models - {machine.model}):
             raise UsageError(
-                f"{one.where} was measured on {listed(sorted(others))}, and {machine.name} has"
+                f"{row.where} was measured on {listed(sorted(others))}, and {machine.name} has"
                 f" {machine.model}",
                 hint="name the machine of the measurement, or leave out the file",
             )
@@ -186,7 +188,7 @@ def _number(text: str, where: str, name: str) -> float:
 
 
 def placements_of(
-    found: Sequence[Measured],
+    measured: Sequence[Measured],
     workload: Workload | None,
     estimate_of: Callable[[tuple[int, ...]], Estimate],
 ) -> list[MeasuredPlacement]:
@@ -194,26 +196,26 @@ def placements_of(
 
     `estimate_of` computes the bandwidth of GPUs of each host.
     """
-    steps = [one for one in found if one.step]
+    steps = [row for row in measured if row.step]
     if steps and workload is None:
         raise UsageError(
             f"{steps[0].where}: a step says nothing of the network without the bytes of its"
             " gradients",
             hint="name the training: --workload NAME, or --gradient-bytes 553MB --step-time 180ms",
         )
-    solo = [one for one in steps if one.hosts == (1,)]
-    check_repeated([(one.where, one.value) for one in solo])
+    solo = [row for row in steps if row.hosts == (1,)]
+    check_repeated([(row.where, row.value) for row in solo])
     if workload is not None and solo:
-        step = statistics.median(one.value for one in solo)
+        step = statistics.median(row.value for row in solo)
         workload = replace(workload, step=Span.exactly(step))
     return [
         MeasuredPlacement(
-            where=one.where,
-            hosts=one.hosts,
-            estimate=estimate_of(one.hosts),
-            value=one.value,
-            workload=workload if one.step else None,
+            where=row.where,
+            hosts=row.hosts,
+            estimate=estimate_of(row.hosts),
+            value=row.value,
+            workload=workload if row.step else None,
         )
-        for one in found
-        if one.hosts != (1,)
+        for row in measured
+        if row.hosts != (1,)
     ]
