@@ -1,6 +1,7 @@
 """Calibrations: what measured placements tell of a pool, what they do not, and who uses it."""
 
 import csv
+import io
 import json
 import math
 import sys
@@ -303,7 +304,7 @@ def test_a_measured_network_counts_instead_of_the_computed_one_but_never_above_i
     ],
 )
 def test_an_invalid_calibration_is_named(change, words):
-    document = calibration_map(POOL, "{}")
+    document = calibration_map(POOL, {})
     assert pool_in(document) == POOL
     if change is None:
         document["data"] = {}
@@ -426,7 +427,7 @@ def test_a_calibration_of_logs_has_the_version_of_nccl(arena):
     assert document["metadata"]["namespace"] == "kube-system"
     pool = pool_in(document)
     assert (pool.name, pool.hosts, pool.workload) == ("pool", 3, "")
-    fit = json.loads(document["data"]["fit"])
+    fit = json.loads(document["data"]["calibration"])["fit"]
     assert fit["placements"] == [["2x2", "0.46 GB/s", "0 %"], ["3x2", "0.8 GB/s", "0 %"]]
     assert any("inside one host" in text for text in fit["notTold"])
 
@@ -483,6 +484,9 @@ def test_logs_of_other_programs_are_read_by_a_pattern(arena, tmp_path):
         ("placement,gbps\n2x1,0.5\n2x1,0.9\n1x2,9\n", "contradict each other"),
         ("placement,gbps\n2x8,0.5\n3x8,0.9\n", "8 GPUs of a node were measured; pool has 2"),
         ("placement,step_ms\n1x2,100\n2x2,900\n", "shorter than that of 455 ms on one"),
+        ("placement,step_ms,gbps\n1x2,,9\n2x2,500,0.4\n", "shorter than its all-reduce"),
+        ("placement,step_ms\n1x1,455\n1x1,900\n1x2,500\n2x2,900\n", "contradict each other"),
+        ("placement,gbps\n1x1,9\n1x2,9\n2x2,0.5\n", "line 2: a single GPU has no bandwidth"),
     ],
 )
 def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
@@ -504,6 +508,12 @@ def test_measurements_that_cannot_be_are_named(arena, tmp_path, text, words):
         (("--measured=two.log", "--measured=three.log", "--name=A B"), "is not a name"),
         (("--measured=3x1=two.log", "--measured=three.log"), "2+2 GPUs took part, not 1+1+1"),
         (("--measured=1+1=steps.csv",), "steps.csv: a CSV names its placements itself"),
+        (("--measured=two.log", "--pattern=("), "--pattern is no regular expression"),
+        (("--measured=two.log", "--pattern=(a)"), "--pattern reads nothing"),
+        (
+            ("--measured=steps.csv", "--workload=bert-base-squad", "--step-time=1s"),
+            "--step-time and steps.csv, line 2 both say how long a step takes on one GPU",
+        ),
     ],
 )
 def test_a_calibration_of_nothing_is_refused(arena, more, words):
@@ -543,7 +553,7 @@ def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated, tmp_path):
     assert code == 0
     assert "measured 2026-05-31, NCCL 2.21.5 (calibration pool)" in out
     assert "a guess" not in out
-    (tmp_path / "t4.yaml").write_text(json.dumps(calibration_map(POOL, "{}")))
+    (tmp_path / "t4.yaml").write_text(json.dumps(calibration_map(POOL, {})))
     code, out, err = arena(*plan, "--calibration=t4.yaml")
     assert "note: calibration t4 is not used: no node has 4 x T4" in err
     assert "a guess" in out
@@ -583,12 +593,13 @@ def test_a_published_calibration_counts_by_its_name_for_new_jobs_alone(arena, tm
     api = FakeApi()
     cluster = FakeCluster(api)
     try:
-        for name in ("node-0", "node-1"):
+        # The GPUs of the first job may still be in use when the second starts.
+        for name in ("node-0", "node-1", "node-2", "node-3"):
             machine = presets.preset_machine("dgx-1-v100", name)
             cluster.node(name, 8, labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"})
             api.add(config_map(machine, machine.everything))
         pool = replace(POOL, name="dgx", model="V100", gpus=8, inside=None)
-        api.add(calibration_map(pool, "{}"))
+        api.add(calibration_map(pool, {}))
         kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
         at = (f"--kubeconfig={tmp_path / 'config'}",)
         line = ("submit", "mpi", "--image=i", "--gpus=8", "--workers=2", "--gputopology", *at)
@@ -608,6 +619,73 @@ def test_a_published_calibration_counts_by_its_name_for_new_jobs_alone(arena, tm
     assert after["bandwidth"]["measured"] == str(pool)
     assert after["bandwidth"]["gbps"] == 0.4
     assert before["bandwidth"]["gbps"] != 0.4
+
+
+def test_pools_of_one_gpu_model_have_a_calibration_each_by_the_labels_of_their_nodes(
+    arena, tmp_path
+):
+    state = json.loads((tmp_path / "state.json").read_text())
+    for at, node in enumerate(state["items"]):
+        labels = {**node["metadata"]["labels"], "example.com/pool": "new" if at < 2 else "old"}
+        node["metadata"]["labels"] = labels
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    for name, rate in (("new", 4), ("old", 0.4)):
+        (tmp_path / "pool.csv").write_text(f"placement,gbps\n2x2,{rate}\n2x1,{rate}\n")
+        line = (*LINE, "--measured=pool.csv", f"--name={name}", f"--label=example.com/pool={name}")
+        code, out, _ = arena(*line, "-o=yaml")
+        assert code == 0
+        (tmp_path / f"{name}.yaml").write_text(out)
+    plan = ("plan", "mpi", "--gpus=2", "--workers=2", "--gputopology", "--state=state.json")
+    of = {}
+    for name in ("new", "old"):
+        code, out, err = arena(*plan, f"--calibration={name}.yaml", "-o=json")
+        of[name] = json.loads(out)["bandwidth"]
+    assert of["new"]["gbps"] == pytest.approx(4, rel=0.01)
+    assert of["new"]["measured"].endswith("(calibration new)")
+    # No two nodes have the other label, so that nothing measured counts for this gang.
+    assert "measured" not in of["old"]
+    assert "not used" not in err
+    both = ("--calibration=old.yaml", "--calibration=new.yaml")
+    assert json.loads(arena(*plan, *both, "-o=json")[1])["bandwidth"] == of["new"]
+    for node in state["items"]:
+        del node["metadata"]["labels"]["example.com/pool"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    err = arena(*plan, *both)[2]
+    assert "calibration old is not used: no node has 2 x T4 and the label example.com/pool=old" in (
+        " ".join(err.split())
+    )
+    assert (
+        "--label pool=a/b: nodes cannot have this label"
+        in arena(*LINE, "--measured=pool.csv", "--label=pool=a/b")[2]
+    )
+
+
+def test_a_simulation_uses_a_calibration_on_a_dump_and_on_emulated_nodes(
+    arena, calibrated, tmp_path
+):
+    (tmp_path / "trace.csv").write_text("job_id,submit_s,duration_s,gpus\na,0,3600,6\n")
+    line = ("simulate", "trace.csv", "--network=tcp", "--window=0%-100%")
+    of_dump, emulated = ("--state=state.json",), ("--nodes=2xdgx-1-v100",)
+    code, out, _ = arena(*line, *of_dump, calibrated)
+    assert code == 0
+    assert "; measured 2026-05-31, NCCL 2.21.5 (calibration pool)" in out
+    code, _, err = arena(*line, *emulated, calibrated)
+    assert code == 2
+    assert "calibration pool fits nothing in this simulation" in err
+    assert arena("simulate", "trace.csv", *of_dump, calibrated)[0] == 2
+    # Random GPUs of two nodes, whose network a calibration makes ten times slower.
+    pool = replace(POOL, name="dgx", model="V100", gpus=8, inside=None)
+    longer = []
+    for rate in (1.0, 0.1):
+        two = MeasuredRate(rate, rate, rate)
+        document = calibration_map(replace(pool, two=two), {})
+        (tmp_path / "dgx.yaml").write_text(json.dumps(document))
+        more = ("--policy=random", "--calibration=dgx.yaml", "-o=csv")
+        code, out, _ = arena(*line, *emulated, *more)
+        assert code == 0
+        longer.append(next(csv.DictReader(io.StringIO(out))))
+    fast, slow = (float(row["slowdown"]) for row in longer)
+    assert slow > 2 * fast
 
 
 def test_a_calibration_that_does_not_exist_is_named(arena, tmp_path):

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from arena_topo.bandwidth import Host, Wire, estimate
 from arena_topo.errors import UsageError
 from arena_topo.topology import GPUSet, presets
 from arena_topo.topology.nics import NICs
+from arena_topo.topology.published import config_map
 from arena_topo.training import (
     REPEAT,
     WORKLOADS,
@@ -243,7 +246,21 @@ def test_readme_has_the_ranges_of_the_pairs_that_it_quotes(pairs):
         f"for these two pairs {vgg16.low:.1f} to {vgg16.high:.0f} times and {resnet.low:.1f} to"
         f" {resnet.high:.1f} times, a guess"
     )
-    assert words in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words in readme
+    (torch,) = (
+        pair for pair in pairs if (pair.source, pair.workload.name) == ("ACK PyTorch", "VGG16")
+    )
+    machine = presets.preset_machine("dgx-1-v100", "node-0")
+    apart = [
+        estimate([Host.of(machine, GPUSet(1 << gpu)) for gpu in gpus], wire=Wire.TCP)
+        for gpus in ((0, 1, 2, 4), (0, 1, 2, 3))
+    ]
+    assert f"is {torch.measured:.1f} times, more than either shape of pods gives" in readme
+    assert f"{ratio(torch.workload, *apart).value:.1f} times where each pod is a host" in readme
+    joined = torch.forecast()
+    assert f"{joined.low:.1f} to {joined.high:.1f} times where NVLink joins the pods" in readme
+    assert joined.high < torch.measured
 
 
 def test_the_screens_say_how_often_ranges_held(pairs):
@@ -322,8 +339,25 @@ def test_where_the_kubelet_picks_steps_are_those_of_placements_as_planned(arena)
     assert ratios[1]["value"] > 1 > ratios[2]["value"]
 
 
+def test_without_gputopology_both_tables_of_a_plan_name_placements_alike(arena):
+    code, out, _ = arena(*FOUR, "--workload=vgg16")
+    assert code == 0
+    rates, _, steps = out[out.index("Bus bandwidth") :].partition("Training of")
+    names = [row[2:23].strip() for row in steps.splitlines()[2:6]]
+    assert names == [
+        "with --gputopology",
+        "best, all GPUs free",
+        "without: first fit",
+        "without: spread",
+    ]
+    assert all(f"\n  {name}  " in rates for name in names)
+
+
 def test_a_plan_in_json_has_milliseconds_and_ratios(arena):
-    found = json.loads(arena(*FOUR, "--workload=vgg16", "-o=json")[1])["training"]
+    line = (*FOUR, "--workload=vgg16", "-o=json")
+    found = json.loads(arena(*line, "--gputopology")[1])["training"]
+    names = {row["name"] for row in json.loads(arena(*line)[1])["training"]["placements"]}
+    assert {"with --gputopology", "without: spread"} < names
     assert found["gradientBytes"] == WORKLOADS["vgg16"].gradient_bytes
     assert found["singleGpuStepMs"]["value"] == 258
     rows = {row["name"]: row for row in found["placements"]}
@@ -410,6 +444,34 @@ def test_get_and_why_say_what_a_placement_means_for_the_training(arena):
     arena(*line, "--name=plain", "true")
     assert "raining" not in arena("get", "plain")[1].replace("mpijob", "")
     assert "training" not in json.loads(arena("get", "plain", "-o=json")[1])
+
+
+def test_where_the_kubelet_picks_get_and_why_show_the_all_reduce_as_planned_too(
+    arena, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("ARENA_TOPO_EMULATE")
+    api = FakeApi()
+    cluster = FakeCluster(api)
+    try:
+        machine = presets.preset_machine("dgx-1-v100", "node-0")
+        cluster.node("node-0", 8, labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"})
+        api.add(config_map(machine, machine.everything))
+        kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+        at = (f"--kubeconfig={tmp_path / 'config'}",)
+        line = ("submit", "mpi", "--image=i", "--gpus=1", "--workers=4", "--gputopology", *at)
+        own = ("--pod-shape=fused", "--gradient-bytes=553MB", "--step-time=258ms")
+        with cluster.running():
+            _, _, err = arena(*line, "--name=picked", *own, "true")
+            out, why = (arena(verb, "picked", *at)[1] for verb in ("get", "why"))
+    finally:
+        api.close()
+    assert "all-reduce 10.8 ms as planned; at worst 84" in err
+    (shown,) = [row.strip() for row in out.splitlines() if "Training:" in row]
+    assert shown.startswith(
+        "Training: your own: 553 MB of gradients, all-reduce 10.8 ms as planned, 84.4 ms at worst,"
+        " a step at worst 1."
+    )
+    assert shown.partition(": ")[2] in " ".join(why.split())
 
 
 def test_the_picture_of_a_plan_has_the_line_of_its_training(arena):

@@ -35,10 +35,10 @@ PluginFlag = Annotated[
 ]
 
 CalibrationFlag = Annotated[
-    str,
+    tuple[str, ...],
     Flag(
         help="Use this calibration of a pool: a file that calibrate printed, or the name of one in"
-        " the cluster.",
+        " the cluster; repeat for other pools.",
         panel=PANEL,
         metavar="NAME",
         completes="files",

@@ -61,18 +61,22 @@ def alike(name: str, namespace: str, backend: Backend) -> str | None:
 
 
 def network_of_option(
-    file: str, state: tuple[str, ...] = (), site: Software | None = None
+    file: str,
+    state: tuple[str, ...] = (),
+    site: Software | None = None,
+    pools: tuple[PoolRates, ...] = (),
 ) -> FabricFile | None:
     """The network of `--fabric` with the facts of the site; None without any.
 
     `state` are the dumps, which may be stdin.
     """
-    return engine_choice.read_network(file, state, site)
+    return engine_choice.read_network(file, state, site, pools)
 
 
-def calibration_of_option(name: str, session: Session) -> PoolRates | None:
-    """The calibration of `--calibration`; None without one."""
-    return engine_choice.read_calibration(name, session.common.options()) if name else None
+def calibrations_of_option(names: Iterable[str], session: Session) -> tuple[PoolRates, ...]:
+    """The calibrations of `--calibration`."""
+    options = session.common.options()
+    return tuple(engine_choice.read_calibration(name, options) for name in names)
 
 
 def open_engine(

@@ -379,7 +379,8 @@ class _NodeSoftware:
         self._entries = () if file is None else file.software
         self._site = USUAL if file is None else file.site
         self._unused = dict(enumerate(self._entries))
-        self._lacking = self._site.pool
+        self._pools = () if file is None else file.pools
+        self._lacking = dict.fromkeys(self._pools)
         self._made: dict[Software, Software] = {}
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
@@ -390,9 +391,10 @@ class _NodeSoftware:
                 self._unused.pop(at, None)
                 software = entry.software
                 break
-        software = software.beside(self._site)
-        if self._lacking is not None and self._lacking.fits(machine):
-            self._lacking = None
+        own = (pool for pool in self._pools if pool.fits(machine) and pool.labelled(labels))
+        software = replace(software.beside(self._site), pool=next(own, None))
+        if software.pool is not None:
+            self._lacking.pop(software.pool, None)
         instance = presets.INSTANCES.get(presets.labelled_instance(labels))
         plugin = None if instance is None else instance.plugin
         if software == machine.software and plugin is None:
@@ -410,12 +412,13 @@ class _NodeSoftware:
                 "unused software",
                 f"{self._where}: software[{at}] is not used: {why}",
             )
-        if (pool := self._lacking) is not None:
+        for pool in self._lacking:
+            label = f" and the label {pool.label}" if pool.label else ""
             yield Note(
                 pool.name,
                 "unused calibration",
                 f"calibration {pool.name} is not used: no node has {pool.gpus} x"
-                f" {pool.model or 'GPUs of an unknown model'}",
+                f" {pool.model or 'GPUs of an unknown model'}{label}",
             )
 
 

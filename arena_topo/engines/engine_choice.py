@@ -93,20 +93,25 @@ SITE_FLAGS = "--no-p2p, --no-gdr, --plugin or --calibration"
 
 
 def read_network(
-    file: str, state: Sequence[str] = (), site: Software | None = None
+    file: str,
+    state: Sequence[str] = (),
+    site: Software | None = None,
+    pools: tuple[PoolRates, ...] = (),
 ) -> FabricFile | None:
-    """The network in a file, and what holds on the whole site; None without any.
+    """The network in a file, and what else is known of the site; None without any.
 
-    `state` are the dumps of the same command.
+    `state` are the dumps of the same command, `pools` calibrations.
     """
     if file == "-" and "-" in state:
         raise UsageError("--fabric and --state cannot both be standard input")
     described = read_fabric(file) if file else None
-    if site is None:
+    if site is None and not pools:
         return described
-    from arena_topo.topology.fabric import FabricFile  # noqa: PLC0415  only where it is needed
+    from arena_topo.topology import USUAL  # noqa: PLC0415  only where it is needed
+    from arena_topo.topology.fabric import FabricFile  # noqa: PLC0415  the same
 
-    return replace(described or FabricFile(where=SITE_FLAGS, levels=None), site=site)
+    known = described or FabricFile(where=SITE_FLAGS, levels=None)
+    return replace(known, site=site or USUAL, pools=pools)
 
 
 LOCAL_IMAGE = "local"

@@ -61,7 +61,7 @@ class ForecastRequest(PoolRequest):
     algorithm: Algorithm | None = option(
         None, "The algorithm that NCCL_ALGO forces (default its own choice)."
     )
-    calibration: CalibrationFlag = ""
+    calibration: CalibrationFlag = ()
     against: str = option(
         "",
         "Compare it with this output of nccl-tests, text or JSON; - is standard input.",

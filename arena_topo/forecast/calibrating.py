@@ -16,7 +16,8 @@ from arena_topo.errors import UsageError
 from arena_topo.flag import Word
 from arena_topo.forecast import PoolRequest
 from arena_topo.forecast.command import machine_of
-from arena_topo.names import is_subdomain
+from arena_topo.job import KeyValue
+from arena_topo.names import is_key, is_label_value, is_subdomain
 from arena_topo.nccl.bandwidth_tables import measured_on
 from arena_topo.topology import Machine, PoolRates, gpu_set
 from arena_topo.training.calibration import Calibration, Kind, calibrate, next_measurement
@@ -39,6 +40,11 @@ class CalibrationRequest(PoolRequest):
     name: str = option("", "The name of the calibration (default that of the machine).", "NAME")
     date: str = option("", "The day of the measurements (default today).", "YYYY-MM-DD")
     nccl: str = option("", "The version of NCCL, for files that do not tell it.", "VERSION")
+    label: KeyValue | None = option(
+        None,
+        "A label of the nodes of the pool, if other nodes with such machines have another network.",
+        "KEY=VALUE",
+    )
 
 
 @command_from_records
@@ -68,16 +74,22 @@ def calibrate_command(
         raise UsageError(
             "nothing measured is named", hint=f"{PROGRAM} calibrate MACHINE --measured FILE"
         )
-    found, versions = measurements.read_measured(request.measured, request.pattern)
+    measured, versions = measurements.read_measured(request.measured, request.pattern)
     machine = forecasting.machine_for(machine_of(target, session), request, nodes=2)
-    measurements.check_models(found, machine)
+    measurements.check_models(measured, machine)
     wire = Wire.TCP if request.tcp or not machine.nics else Wire.RDMA
-    known = forecasting.workload_for(machine, request, solo=any(one.hosts == (1,) for one in found))
+    alone = next((row for row in measured if row.hosts == (1,)), None)
+    if alone is not None and request.step_time is not None:
+        raise UsageError(
+            f"--step-time and {alone.where} both say how long a step takes on one GPU",
+            hint="leave out one of them",
+        )
+    known = forecasting.workload_for(machine, request, solo=alone is not None)
     computed = partial(_estimate, machine, wire)
-    fit = calibrate(measurements.placements_of(found, known[0] if known else None, computed))
+    fit = calibrate(measurements.placements_of(measured, known[0] if known else None, computed))
     day = _day(request.date, session.console.clock())
     when = measured_on(day, {request.nccl} if request.nccl else versions)
-    pool = _pool(fit, machine, wire, request.name or machine.name, when)
+    pool = _pool(fit, machine, wire, request, when)
     size = len(machine.gpus)
     kinds = {kind: computed((size,) * (at + 1)) for at, kind in enumerate(Kind) if at or size > 1}
     following = next_measurement(fit, kinds)
@@ -108,7 +120,12 @@ def _day(text: str, today: float) -> date:
         raise UsageError(f"--date {text}: expected a day such as 2026-05-31") from error
 
 
-def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) -> PoolRates:
+def _pool(
+    fit: Calibration, machine: Machine, wire: Wire, request: CalibrationRequest, when: str
+) -> PoolRates:
+    name, label = request.name or machine.name, request.label
+    if label is not None and not (is_key(label.key) and is_label_value(label.value)):
+        raise UsageError(f"--label {label}: nodes cannot have this label")
     if not is_subdomain(name):
         raise UsageError(
             f"{name!r} is not a name that a ConfigMap can have",
@@ -125,8 +142,9 @@ def _pool(fit: Calibration, machine: Machine, wire: Wire, name: str, when: str) 
         two=rates.get(Kind.TWO),
         more=rates.get(Kind.MORE),
         each=bool(fit.each),
-        hosts=max(len(one.hosts) for one in fit.placements),
-        workload=next((one.workload.name for one in fit.placements if one.workload), ""),
+        hosts=max(len(row.hosts) for row in fit.placements),
+        workload=next((row.workload.name for row in fit.placements if row.workload), ""),
         floor=fit.floor,
         hidden=fit.hidden,
+        label=str(label or ""),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 
@@ -31,8 +30,8 @@ def calibration_text(fit: Calibration, pool: PoolRates, following: Next) -> str:
         ("Measure next", _next(fit, following)),
     ]
     rows = [
-        (_placement(one), _number(one, one.value), _number(one, reached), _error(error))
-        for one, reached, error in zip(fit.placements, fit.reached, fit.errors, strict=True)
+        (_placement(row), _number(row, row.value), _number(row, reached), _error(error))
+        for row, reached, error in zip(fit.placements, fit.reached, fit.errors, strict=True)
     ]
     table = layout.table(("PLACEMENT", "MEASURED", "FITTED", "ERROR"), rows)
     head = f"{pool.name}: {pool.gpus} x {pool.model or 'GPU'} per node, {pool}"
@@ -66,9 +65,9 @@ def _open(fit: Calibration) -> Iterator[str]:
         yield "whether the GPUs of a node share its NICs: taken as shared"
     if fit.floor is not None and fit.floor.high > WIDE * fit.floor.low:
         yield "a slow network from little overlap: steps fit both, nccl-tests tells"
-    error, one = max((abs(error), one.where) for error, one in _pairs(fit))
+    error, row = max((abs(error), row.where) for error, row in _pairs(fit))
     if error > POOR:
-        yield f"why {one} differs: the other measurements do not explain it"
+        yield f"why {row} differs: the other measurements do not explain it"
 
 
 def _pairs(fit: Calibration) -> Iterator[tuple[float, MeasuredPlacement]]:
@@ -89,14 +88,14 @@ def _next(fit: Calibration, following: Next) -> str:
     return "nothing is open; a second run of each placement shows how much they differ"
 
 
-def _placement(one: MeasuredPlacement) -> str:
-    if len(set(one.hosts)) == 1:
-        return f"{len(one.hosts)}x{one.hosts[0]}"
-    return "+".join(map(str, one.hosts))
+def _placement(row: MeasuredPlacement) -> str:
+    if len(set(row.hosts)) == 1:
+        return f"{len(row.hosts)}x{row.hosts[0]}"
+    return "+".join(map(str, row.hosts))
 
 
-def _number(one: MeasuredPlacement, value: float) -> str:
-    return f"{gbps_text(value)} GB/s" if one.workload is None else seconds_text(value)
+def _number(row: MeasuredPlacement, value: float) -> str:
+    return f"{gbps_text(value)} GB/s" if row.workload is None else seconds_text(value)
 
 
 def _error(share: float) -> str:
@@ -105,8 +104,7 @@ def _error(share: float) -> str:
     return f"{rounded:+d} %" if rounded else "0 %"
 
 
-def fit_json(fit: Calibration, following: Next) -> str:
+def fit_json(fit: Calibration, following: Next) -> dict[str, object]:
     """How a calibration was made, as JSON: what was measured, how well it fits, what is open."""
-    rows = [[_placement(one), _number(one, one.value), _error(error)] for error, one in _pairs(fit)]
-    value = {"placements": rows, "notTold": [*_open(fit)], "measureNext": _next(fit, following)}
-    return json.dumps(value, separators=(",", ":"))
+    rows = [[_placement(row), _number(row, row.value), _error(error)] for error, row in _pairs(fit)]
+    return {"placements": rows, "notTold": [*_open(fit)], "measureNext": _next(fit, following)}

@@ -10,7 +10,7 @@ from arena_topo.cli.arguments import Output, PictureOutputFlag, format_document
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import calibration_of_option
+from arena_topo.cli.targets import calibrations_of_option
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
 from arena_topo.flag import Word
@@ -57,8 +57,8 @@ def forecast_command(
         )
         request = replace(request, plugin=sold.plugin)
     machine = machine_of(target, session)
-    pool = calibration_of_option(request.calibration, session)
-    result = forecasting.forecast(machine, request, pool)
+    pools = calibrations_of_option(request.calibration, session)
+    result = forecasting.forecast(machine, request, pools)
     beside = forecasting.against(result, request.against) if request.against else None
     if output_format is Output.SVG:
         from arena_topo.forecast.picture import forecast_svg as drawn  # noqa: PLC0415 - as above

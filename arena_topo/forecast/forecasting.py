@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import (
@@ -35,6 +36,7 @@ from arena_topo.topology import (
     behind_nvswitch,
     count,
     gpu_set,
+    in_pool,
     members,
 )
 from arena_topo.topology.models import MODELS, model_of
@@ -101,10 +103,12 @@ class Against:
     causes: tuple[Advice, ...]
 
 
-def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None = None) -> Forecast:
+def forecast(
+    machine: Machine, request: ForecastRequest, pools: Sequence[PoolRates] = ()
+) -> Forecast:
     """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid.
 
-    `pool` is the calibration of the machines.
+    The first of `pools` that fits counts; one has to.
     """
     size, notes = len(machine.gpus), []
     number = size if request.gpus is None else request.gpus
@@ -114,8 +118,9 @@ def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None 
         )
     if not 1 <= number <= size:
         raise UsageError(f"--gpus {number}: {machine.name} has {size} GPUs")
-    machine = machine_for(machine, request, nodes=request.nodes, pool=pool)
-    if pool is not None and machine.pool is None:
+    machine = in_pool(machine_for(machine, request, nodes=request.nodes), pools)
+    if pools and machine.pool is None:
+        pool = pools[0]
         raise UsageError(
             f"calibration {pool.name} is of machines with {pool.gpus} x {pool.model or 'GPU'}, and"
             f" {machine.name} has {size} x {machine.model or 'GPU'}"
@@ -158,11 +163,9 @@ def forecast(machine: Machine, request: ForecastRequest, pool: PoolRates | None 
     )
 
 
-def machine_for(
-    machine: Machine, request: PoolRequest, *, nodes: int, pool: PoolRates | None = None
-) -> Machine:
+def machine_for(machine: Machine, request: PoolRequest, *, nodes: int) -> Machine:
     """The machine with the GPU model, the NICs and the software of the request."""
-    machine = _with_model(_with_software(machine, request, pool), request.gpu_model)
+    machine = _with_model(_with_software(machine, request), request.gpu_model)
     return _with_nics(machine, request, nodes)
 
 
@@ -203,11 +206,9 @@ def _with_model(machine: Machine, name: str) -> Machine:
     return replace(machine, gpus=gpus, nvswitch=nvswitch)
 
 
-def _with_software(machine: Machine, request: PoolRequest, pool: PoolRates | None) -> Machine:
+def _with_software(machine: Machine, request: PoolRequest) -> Machine:
     """The machine with what the command line says of its software beside what its site does."""
-    requested = Software(
-        p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin, pool=pool
-    )
+    requested = Software(p2p=not request.no_p2p, gdr=not request.no_gdr, plugin=request.plugin)
     software = machine.software.beside(requested)
     return machine if software == machine.software else replace(machine, software=software)
 

@@ -24,7 +24,7 @@ from arena_topo.nccl.bandwidth_tables import BandwidthTable, Unfit, plateau_of_t
 from arena_topo.topology import Machine
 from arena_topo.topology.models import MODELS, model_of
 from arena_topo.training import Span, Workload
-from arena_topo.training.calibration import MeasuredPlacement
+from arena_topo.training.calibration import MeasuredPlacement, check_repeated
 from arena_topo.words import listed
 
 MAX_PLACEMENTS = 64
@@ -50,8 +50,10 @@ class Measured(NamedTuple):
 
 def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], set[str]]:
     """All measurements, and the versions of NCCL in the logs; UsageError for what is not one."""
-    found: list[Measured] = []
+    form = _form_of(pattern)
+    measured: list[Measured] = []
     versions: set[str] = set()
+    matched = 0
     for word in words:
         placement, _, file = word.partition("=")
         if not file or not _PLACEMENT.fullmatch(placement):
@@ -60,9 +62,10 @@ def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], s
         versions |= {own or _dotted(int(number)) for own, number in _NCCL.findall(text)}
         hosts = _hosts(placement, file) if placement else None
         if tables := tables_in(text):
-            found += [_from_table(table, hosts, file) for table in tables]
-        elif pattern and hosts is not None:
-            found.append(_matched(text, pattern, hosts, file))
+            measured += [_from_table(table, hosts, file) for table in tables]
+        elif form is not None and hosts is not None:
+            measured.append(_matched(text, form, hosts, file))
+            matched += 1
         else:
             rows = [*_rows(text, file)]
             if hosts is not None:
@@ -70,10 +73,17 @@ def read_measured(words: Sequence[str], pattern: str) -> tuple[list[Measured], s
                     f"{file}: a CSV names its placements itself",
                     hint=f"--measured {file}",
                 )
-            found += rows
-    if len(found) > MAX_PLACEMENTS:
-        raise UsageError(f"{len(found)} placements are measured; at most {MAX_PLACEMENTS} are read")
-    return found, versions
+            measured += rows
+    if form is not None and not matched:
+        raise UsageError(
+            "--pattern reads nothing: all measurements are CSV or output of nccl-tests",
+            hint=f"leave it out, or name a log: --measured {_FORM}",
+        )
+    if len(measured) > MAX_PLACEMENTS:
+        raise UsageError(
+            f"{len(measured)} placements are measured; at most {MAX_PLACEMENTS} are read"
+        )
+    return measured, versions
 
 
 def _dotted(number: int) -> str:
@@ -93,8 +103,10 @@ def _hosts(text: str, where: str) -> tuple[int, ...]:
     return tuple(sorted(map(int, match[0].split("+")), reverse=True))
 
 
-def _matched(text: str, pattern: str, hosts: tuple[int, ...], file: str) -> Measured:
-    """The median of the steps that a pattern finds in a log."""
+def _form_of(pattern: str) -> re.Pattern[str] | None:
+    """The form of the lines of a log with steps; None without a pattern."""
+    if not pattern:
+        return None
     example = r"one group has the milliseconds: --pattern 'step time: ([0-9.]+) ms'"
     try:
         form = re.compile(pattern)
@@ -102,9 +114,14 @@ def _matched(text: str, pattern: str, hosts: tuple[int, ...], file: str) -> Meas
         raise UsageError(f"--pattern is no regular expression: {error}", hint=example) from error
     if form.groups != 1:
         raise UsageError(f"--pattern has {form.groups} groups, and needs one", hint=example)
+    return form
+
+
+def _matched(text: str, form: re.Pattern[str], hosts: tuple[int, ...], file: str) -> Measured:
+    """The median of the steps that a pattern finds in a log."""
     steps = [_number(step, f"{file}: the pattern", "ms") for step in form.findall(text)]
     if not steps:
-        raise UsageError(f"{file}: no line has the pattern {pattern!r}")
+        raise UsageError(f"{file}: no line has the pattern {form.pattern!r}")
     return Measured(file, hosts, statistics.median(steps) / 1e3, step=True)
 
 
@@ -125,12 +142,12 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, file: str)
     return Measured(file, hosts or tuple(counted), gbps, step=False, models=models & MODELS.keys())
 
 
-def check_models(found: Sequence[Measured], machine: Machine) -> None:
+def check_models(measured: Sequence[Measured], machine: Machine) -> None:
     """UsageError for a measurement on another GPU model than that of the machine, if known."""
-    for one in found:
-        if machine.model and (others := one.models - {machine.model}):
+    for row in measured:
+        if machine.model and (others := row.models - {machine.model}):
             raise UsageError(
-                f"{one.where} was measured on {listed(sorted(others))}, and {machine.name} has"
+                f"{row.where} was measured on {listed(sorted(others))}, and {machine.name} has"
                 f" {machine.model}",
                 hint="name the machine of the measurement, or leave out the file",
             )
@@ -155,6 +172,8 @@ def _rows(text: str, file: str) -> Iterator[Measured]:
         if step := row.get("step_ms"):
             yield Measured(where, hosts, _number(step, where, "step_ms") / 1e3, step=True)
         if gbps := row.get("gbps"):
+            if hosts == (1,):
+                raise UsageError(f"{where}: a single GPU has no bandwidth", hint="leave gbps empty")
             yield Measured(where, hosts, _number(gbps, where, "gbps"), step=False)
 
 
@@ -169,7 +188,7 @@ def _number(text: str, where: str, name: str) -> float:
 
 
 def placements_of(
-    found: Sequence[Measured],
+    measured: Sequence[Measured],
     workload: Workload | None,
     estimate_of: Callable[[tuple[int, ...]], Estimate],
 ) -> list[MeasuredPlacement]:
@@ -177,24 +196,26 @@ def placements_of(
 
     `estimate_of` computes the bandwidth of GPUs of each host.
     """
-    steps = [one for one in found if one.step]
+    steps = [row for row in measured if row.step]
     if steps and workload is None:
         raise UsageError(
             f"{steps[0].where}: a step says nothing of the network without the bytes of its"
             " gradients",
             hint="name the training: --workload NAME, or --gradient-bytes 553MB --step-time 180ms",
         )
-    solo = [one.value for one in steps if one.hosts == (1,)]
+    solo = [row for row in steps if row.hosts == (1,)]
+    check_repeated([(row.where, row.value) for row in solo])
     if workload is not None and solo:
-        workload = replace(workload, step=Span.exactly(statistics.median(solo)))
+        step = statistics.median(row.value for row in solo)
+        workload = replace(workload, step=Span.exactly(step))
     return [
         MeasuredPlacement(
-            where=one.where,
-            hosts=one.hosts,
-            estimate=estimate_of(one.hosts),
-            value=one.value,
-            workload=workload if one.step else None,
+            where=row.where,
+            hosts=row.hosts,
+            estimate=estimate_of(row.hosts),
+            value=row.value,
+            workload=workload if row.step else None,
         )
-        for one in found
-        if one.hosts != (1,)
+        for row in measured
+        if row.hosts != (1,)
     ]

@@ -122,7 +122,7 @@ def _training(result: Forecast, estimate: Estimate) -> list[str]:
 
 def _ratio(result: Forecast, workload: Workload, estimate: Estimate) -> Ratio:
     """How many times longer a step takes than on one GPU."""
-    return ratio(workload, estimate, None, overlap=overlap_in(result.machine.pool))
+    return ratio(workload, estimate, None, overlap=overlap_in([result.machine]))
 
 
 def _site(software: Software) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from arena_topo.bandwidth import Estimate
@@ -15,11 +15,15 @@ from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster
 from arena_topo.training import Overlap, Workload, all_reduce_span, overlap_in, ratio, workload_on
 from arena_topo.training.step_time import FITTED_OVERLAP
-from arena_topo.training.times import AS_PLANNED, PlacementTime, TrainingTimes
+from arena_topo.training.times import PlacementTime, TrainingTimes, own_name
 from arena_topo.training.workloads import known_workload
 
 SPREAD = "spread over nodes"
 """The name of the placement of a scheduler that spreads pods."""
+
+
+ComparedPlacement = tuple[str, Placement | None, Estimate | None]
+"""A placement by its name on screens, and the bandwidth that compares with that of a plan."""
 
 
 def asks_training(job: MPIJob) -> bool:
@@ -34,13 +38,18 @@ def check_workload(name: str) -> None:
 
 
 def training_times(
-    job: MPIJob, plan: Plan, cluster: Cluster, others: Sequence[tuple[str, Placement | None]]
+    job: MPIJob,
+    plan: Plan,
+    cluster: Cluster,
+    others: Iterable[ComparedPlacement],
+    *,
+    asked: bool = True,
 ) -> TrainingTimes | None:
     """The times of a plan and of other placements; None without a training or a bandwidth.
 
     Where the kubelet picks the GPUs, the placement as planned is compared with those of others, and
     what the job can count on has a row of its own. Placements on GPUs of another model are left
-    out: their steps are not the same on one GPU.
+    out: their steps are not the same on one GPU. `asked` as in `own_name`.
     """
     placement, binding = plan.placement, plan.binding
     if not asks_training(job) or placement is None or binding is None:
@@ -62,15 +71,15 @@ def training_times(
         )
     except UsageError as error:
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
-    pools = {node.machine.pool for node in cluster.nodes if node.name in placement.nodes}
-    overlap = overlap_in(pools.pop() if len(pools) == 1 else None)
-    rows = [_time("this placement" if ours == planned else AS_PLANNED, workload, planned)]
+    machines = (node.machine for node in cluster.nodes if node.name in placement.nodes)
+    overlap = overlap_in(machines)
+    rows = [_time(own_name(at_worst=ours != planned, asked=asked), workload, planned)]
     if ours != planned:
         rows.append(_time("at worst", workload, ours, planned, overlap))
-    for name, other in others:
-        if other is None or other.bandwidth is None or _models(other, cluster) != gpus:
+    for name, other, rate in others:
+        if other is None or rate is None or _models(other, cluster) != gpus:
             continue
-        rows.append(_time(name, workload, other.bandwidth, planned, overlap))
+        rows.append(_time(name, workload, rate, planned, overlap))
     return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=tuple(rows))
 
 
@@ -80,7 +89,8 @@ def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
         return None
     joined = not plan.binding.separate
     spread = Solver.of(cluster).spread(replace(plan.request, joined=joined, min_bandwidth=0.0))
-    return training_times(plan.job, plan, cluster, [(SPREAD, spread)])
+    rate = None if spread is None else spread.bandwidth
+    return training_times(plan.job, plan, cluster, [(SPREAD, spread, rate)])
 
 
 def _time(

@@ -31,6 +31,7 @@ from arena_topo.topology import (
     NodeName,
     gpu_set,
 )
+from arena_topo.training.times import own_name
 
 MOST_DRAWINGS = 4
 """The most machines drawn; a gang rarely uses more kinds of sets, and more would fill the
@@ -217,23 +218,10 @@ def _bandwidths(proposal: Proposal, worth: Valuation, cluster: Cluster) -> str:
     lines = ["Bus bandwidth of an all-reduce:"]
     facts = _facts(worth, ours, cluster, proof)
     lines += [f"  {label:<12}{text}" for label, text in facts]
-    comparison = proposal.comparison
-    if comparison is None:
+    if proposal.comparison is None:
         return "".join(f"{line}\n" for line in lines)
-    with_it = proposal.job.gputopology or proposal.named
-    this = "as planned" if ours != placement.bandwidth else "this placement"
-    best = proposal.best
-    rate = None if best is None else best.bandwidth
-    others = [
-        ("best, all GPUs free", comparison.best_empty),
-        ("first fit by index" if with_it else "without: first fit", comparison.first_fit),
-        ("spread over nodes" if with_it else "without: spread", comparison.spread),
-    ]
-    rows: list[tuple[str, Placement | None, Estimate | None]] = [
-        (this if with_it else "with --gputopology", placement, placement.bandwidth),
-        *([("best, free GPUs", best, rate)] if proposal.named else []),
-        *((name, other, comparison.counted(other)) for name, other in others),
-    ]
+    own = own_name(at_worst=ours != placement.bandwidth, asked=proposal.asked)
+    rows = [(own, placement, placement.bandwidth), *proposal.others]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
     # The next best placements, which are listed below, use the same mark.
     rates = [ours, *(rate for *_, rate in rows), *(row.bandwidth for row in proposal.rows)]

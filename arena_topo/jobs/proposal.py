@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Estimate
@@ -14,7 +14,7 @@ from arena_topo.gang.config_files import read_config_files
 from arena_topo.gang.named_placement import check_fused, read_placement, seats_of
 from arena_topo.gang.planning import Decision, QueueView, queue_for_new_job, render_decision
 from arena_topo.gang.request import Site, check_preferred, request_of, set_aside_for_topology
-from arena_topo.gang.training import SPREAD, training_times
+from arena_topo.gang.training import SPREAD, ComparedPlacement, training_times
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
 from arena_topo.manifests.forecast import valued_as
@@ -110,14 +110,28 @@ class Proposal:
         """What this placement and those beside it mean for the training that the job names."""
         if self.plan is None or self.cluster is None:
             return None
-        others = [("best, free GPUs", self.best)] if self.named else []
-        if self.comparison is not None:
-            others += [
-                ("best, all GPUs free", self.comparison.best_empty),
-                ("first fit by index", self.comparison.first_fit),
-                (SPREAD, self.comparison.spread),
-            ]
-        return training_times(self.job, self.plan, self.cluster, others)
+        return training_times(self.job, self.plan, self.cluster, self.others, asked=self.asked)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller asked for a placement, with --gputopology or by naming one."""
+        return self.job.gputopology or self.named
+
+    @property
+    def others(self) -> Iterator[ComparedPlacement]:
+        """The placements beside that of the plan."""
+        if self.named:
+            yield "best, free GPUs", self.best, None if self.best is None else self.best.bandwidth
+        if (compared := self.comparison) is not None:
+            first, spread = "first fit by index", SPREAD
+            if not self.asked:
+                first, spread = "without: first fit", "without: spread"
+            for name, other in (
+                ("best, all GPUs free", compared.best_empty),
+                (first, compared.first_fit),
+                (spread, compared.spread),
+            ):
+                yield name, other, compared.counted(other)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
-    calibration_of_option,
+    calibrations_of_option,
     namespace_of,
     network_of_option,
     open_engine,
@@ -76,20 +76,16 @@ class Offline:
     no_p2p: NoP2PFlag = False
     no_gdr: NoGDRFlag = False
     plugin: PluginFlag = None
-    calibration: CalibrationFlag = ""
+    calibration: CalibrationFlag = ()
     api_version: ApiVersion | None = option(
         None, "Version of the MPIJob to write; else what the cluster serves."
     )
 
     def network(self, session: Session) -> FabricFile | None:
         """What the options say of the network and the machines; None for nothing."""
-        site = Software(
-            p2p=not self.no_p2p,
-            gdr=not self.no_gdr,
-            plugin=self.plugin,
-            pool=calibration_of_option(self.calibration, session),
-        )
-        return network_of_option(self.fabric, self.state, None if site == USUAL else site)
+        site = Software(p2p=not self.no_p2p, gdr=not self.no_gdr, plugin=self.plugin)
+        pools = calibrations_of_option(self.calibration, session)
+        return network_of_option(self.fabric, self.state, None if site == USUAL else site, pools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

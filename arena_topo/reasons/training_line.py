@@ -11,7 +11,8 @@ from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import one_line
 from arena_topo.job import DataSize, StepTime
-from arena_topo.training import Span, Workload, all_reduce_span, ratio
+from arena_topo.training import Span, Workload, all_reduce_span, all_reduce_time, ratio
+from arena_topo.training.times import AS_PLANNED
 from arena_topo.training.wording import ratio_text, seconds_text
 from arena_topo.training.workloads import gigabytes, known_workload
 
@@ -52,10 +53,15 @@ def _recorded(status: JobStatus) -> RecordedTraining | None:
     own = asked.get("gradientBytes")
     size = DataSize(text=own).bytes if own else known_workload(name).gradient_bytes
     span = all_reduce_span(size, estimate)
-    time = seconds_text(span.value, guess=estimate.guess) + ", a guess" * estimate.guess
+    time, worst = seconds_text(span.value, guess=estimate.guess), ""
+    if forecast.planned is not None:
+        planned = all_reduce_time(size, estimate, forecast.planned)
+        worst = " at worst"
+        time = f"{seconds_text(planned, guess=estimate.guess)} {AS_PLANNED}, {time}{worst}"
+    time += ", a guess" * estimate.guess
     text = f"{one_line(name)}: {gigabytes(size)} of gradients, all-reduce {time}"
     if step := asked.get("stepTime"):
         known = Span.exactly(StepTime(text=step).seconds)
         beside = ratio(Workload(name=name, gradient_bytes=size, step=known), estimate, None)
-        text += f", a step {ratio_text(beside)} that of one GPU"
+        text += f", a step{worst} {ratio_text(beside)} that of one GPU"
     return RecordedTraining(name, size, span, text)

@@ -9,7 +9,8 @@ from arena_topo.cli.arguments import FabricFlag, Output, format_document, output
 from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import network_of_option
+from arena_topo.cli.site import CalibrationFlag
+from arena_topo.cli.targets import calibrations_of_option, network_of_option
 from arena_topo.errors import UsageError
 from arena_topo.flag import Word
 from arena_topo.simulate import SimulationRequest
@@ -32,15 +33,17 @@ def simulate_command(
     source: Annotated[str, Word("[TRACE]", "files")],
     session: Session,
     request: SimulationRequest,
+    *,
     fabric: FabricFlag = "",
+    calibration: CalibrationFlag = (),
     output_format: _OutputFlag = Output.TABLE,
 ) -> None:
     """Replay a trace of jobs on a cluster, to compare policies, queue rules and patience.
 
     TRACE is a CSV file with the columns job_id, submit_s, duration_s and gpus, a trace of Helios,
     Acme, Tiresias or openb, the job log of Philly, or the output of sacct -P; - is standard input.
-    Starts are decided by the rule of the queue and the solver that decide on a cluster. Nothing is
-    asked of a cluster, and nothing is created.
+    Starts are decided by the rule of the queue and the solver that decide on a cluster. Nothing but
+    a calibration by name is asked of a cluster, and nothing is created.
 
     Examples:
       # How long jobs of your Slurm would wait on 64 machines
@@ -54,7 +57,9 @@ def simulate_command(
 
     if fabric and not request.state:
         raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
-    plan = asked.plan_of(source, request, network_of_option(fabric, request.state))
+    pools = calibrations_of_option(calibration, session)
+    known = network_of_option(fabric, request.state, pools=pools)
+    plan = asked.plan_of(source, request, known)
     simulation = running.Simulation(plan=plan)
     try:
         _run(session, simulation, request, keep_jobs=output_format is Output.CSV)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import Wire
 from arena_topo.errors import UsageError
-from arena_topo.topology import Cluster, Node, NodeName, Tier, presets
+from arena_topo.topology import Cluster, Node, NodeName, PoolRates, Tier, in_pool, presets
 
 LEAF_NODES = 8
 """Nodes below one leaf switch of an emulated network."""
@@ -52,12 +53,14 @@ def machine_counts(text: str) -> str:
     return ",".join(parts)
 
 
-def emulated_cluster(text: str, wire: Wire) -> Cluster:
+def emulated_cluster(text: str, wire: Wire, pools: Sequence[PoolRates] = ()) -> Cluster:
     """The cluster of `64xdgx-1-v100,...` on the network of a transport.
 
-    UsageError explains an invalid text.
+    The first of the calibrations that fits a machine counts. UsageError explains an invalid text.
     """
     network = NETWORKS[wire]
+    named = presets.emulated_machines(machine_counts(text))
+    machines = [in_pool(machine, pools) for machine in named]
     return Cluster(
         nodes=tuple(
             Node(
@@ -68,7 +71,7 @@ def emulated_cluster(text: str, wire: Wire) -> Cluster:
                 dedicated=True,
                 domains=(f"leaf-{at // LEAF_NODES}",),
             )
-            for at, machine in enumerate(presets.emulated_machines(machine_counts(text)))
+            for at, machine in enumerate(machines)
         ),
         tiers=(Tier(name="leaf", bandwidth=network.leaf),),
         beyond=network.beyond,

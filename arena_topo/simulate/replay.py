@@ -45,7 +45,7 @@ from arena_topo.simulate.policies import choose_placement, policy_of_solver
 from arena_topo.solver import Placement, Policy, Request
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Holding, Node, NodeName, count, gpu_set
-from arena_topo.training import Workload, ratio, workload_on
+from arena_topo.training import Workload, overlap_in, ratio, workload_on
 
 QUEUE_RULES: Mapping[str, QueueRule] = {
     "gpu-hours": GPU_HOURS,
@@ -541,9 +541,11 @@ class _Replay:
         if here is None or there is None or here == there:
             return 1.0, 1.0, 1.0
         workload = self.kinds[index]
-        key = (workload.name, _known(here), _known(there))
+        machines = (self.nodes[name].machine for name in placement.nodes)
+        overlap = overlap_in(machines)
+        key = (workload.name, _known(here), _known(there), overlap)
         if key not in self.slowdowns:
-            one = ratio(workload, here, there)
+            one = ratio(workload, here, there, overlap=overlap)
             self.slowdowns[key] = one.value, one.low, one.high
         return self.slowdowns[key]
 

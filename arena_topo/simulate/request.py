@@ -32,7 +32,7 @@ def plan_of(
 ) -> SimulationPlan:
     """The plan of a simulation; UsageError for an invalid request.
 
-    `fabric` is the network between the nodes of a dump.
+    `fabric` is the network between the nodes of a dump, and has calibrations of emulated ones too.
     """
     if bool(trace) == bool(request.generate):
         raise UsageError(
@@ -49,6 +49,7 @@ def plan_of(
     loads = _loads(request.load)
     if request.generate and loads == (None,):
         raise UsageError("--generate needs --load", hint="add --load 0.8")
+    pools = () if fabric is None else fabric.pools
     if request.state:
         from arena_topo.simulate.dumps import (  # noqa: PLC0415 - YAML, only for dumps
             read_running_cluster,
@@ -57,8 +58,17 @@ def plan_of(
         cluster, held = read_running_cluster(request.state, fabric)
         network = f"{request.network.upper()}, {network_text(cluster)}"
     else:
-        cluster, held = emulated_cluster(request.nodes, request.network), ()
+        cluster, held = emulated_cluster(request.nodes, request.network, pools), ()
         network = NETWORKS[request.network].text
+    for pool in pools:
+        if pool.wire != request.network or all(node.machine.pool != pool for node in cluster.nodes):
+            raise UsageError(
+                f"calibration {pool.name} fits nothing in this simulation",
+                why=f"it is of nodes with {pool.gpus} x {pool.model or 'GPU'} over"
+                f" {pool.wire.upper()}",
+                hint="--network names the transport",
+            )
+        network += f"; {pool}"
     rules = ReplayRules(
         cluster=cluster,
         wire=request.network,

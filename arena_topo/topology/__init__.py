@@ -127,7 +127,8 @@ class PoolRates:
     are GB/s of bus bandwidth among two hosts, and three and more, over `wire`; with `each` they are
     GB/s for each GPU of a host, as every GPU has a NIC of its own. None was not measured; no job
     was measured on more than `hosts`. `floor` and `hidden` are f and a of `training`, of the
-    `workload` that was measured, None without one.
+    `workload` that was measured, None without one. `label` is KEY=VALUE of the nodes of the pool,
+    "" if all nodes with such machines are of it.
     """
 
     name: str
@@ -143,10 +144,16 @@ class PoolRates:
     workload: str = ""
     floor: MeasuredRate | None = None
     hidden: MeasuredRate | None = None
+    label: str = ""
 
     def fits(self, machine: Machine) -> bool:
-        """Whether a machine is of the pool: it has as many GPUs of the same model."""
+        """Whether a machine has as many GPUs of the same model as those of the pool."""
         return (machine.model, len(machine.gpus)) == (self.model, self.gpus)
+
+    def labelled(self, labels: Mapping[str, object]) -> bool:
+        """Whether a node with these labels may be of the pool."""
+        key, _, value = self.label.partition("=")
+        return not key or labels.get(key) == value
 
     def __str__(self) -> str:
         return f"measured {self.measured} (calibration {self.name})"
@@ -158,8 +165,8 @@ class Software:
 
     `p2p` is False where GPUs do not reach each other's memory, over NVLink or PCIe
     (`NCCL_P2P_DISABLE=1`, some virtual machines), `gdr` where NICs do not reach that of GPUs
-    (GPUDirect RDMA). `plugin` is NCCL's network plug-in, None if nothing is said. `pool` is a
-    calibration, which counts on the machines that it fits.
+    (GPUDirect RDMA). `plugin` is NCCL's network plug-in, None if nothing is said. `pool` is the
+    calibration of the machine.
     """
 
     p2p: bool = True
@@ -173,7 +180,7 @@ class Software:
             p2p=self.p2p and other.p2p,
             gdr=self.gdr and other.gdr,
             plugin=other.plugin or self.plugin,
-            pool=other.pool or self.pool,
+            pool=self.pool,
         )
 
 
@@ -639,6 +646,12 @@ class Cluster:
         """GB/s of a level, a tier or `beyond`; None if nobody gave it."""
         rates = {tier.name: tier.bandwidth for tier in self.tiers}
         return rates.get(level, self.beyond)
+
+
+def in_pool(machine: Machine, pools: Iterable[PoolRates]) -> Machine:
+    """The machine with the first of these calibrations that fits it."""
+    pool = next((pool for pool in pools if pool.fits(machine)), None)
+    return replace(machine, software=replace(machine.software, pool=pool))
 
 
 def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -2,13 +2,14 @@
 
 data:
   calibration: {"name": "t4", "measured": "2026-11-28, NCCL 2.21.5", "model": "T4", "gpus": 4,
-                "wire": "tcp", "two": [0.38, 0.34, 0.42], ...}     values of `PoolRates`
-  fit: ...     how it was made, for people
+                "wire": "tcp", "two": [0.38, 0.34, 0.42], ...,     values of `PoolRates`
+                "fit": ...}     how it was made, for people
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,8 +35,9 @@ class NoCalibration(ValueError):
     """What was read is no calibration; the message says why."""
 
 
-def calibration_map(pool: PoolRates, fit: str) -> dict[str, Any]:
-    """The ConfigMap of a calibration."""
+def calibration_map(pool: PoolRates, fit: Mapping[str, object]) -> dict[str, Any]:
+    """The ConfigMap of a calibration, and of how it was made."""
+    value = {**msgspec.to_builtins(pool), "fit": fit}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -44,7 +46,7 @@ def calibration_map(pool: PoolRates, fit: str) -> dict[str, Any]:
             "namespace": ACK_NAMESPACE,
             "labels": {CALIBRATION_LABEL: "true"},
         },
-        "data": {KEY: msgspec.json.encode(pool).decode(), "fit": fit},
+        "data": {KEY: msgspec.json.encode(value).decode()},
     }
 
 
@@ -62,8 +64,10 @@ def pool_in(config_map: object) -> PoolRates:
         pool = msgspec.json.decode(text, type=PoolRates)
     except msgspec.MsgspecError as error:
         raise NoCalibration(f"data.{KEY}: {error}") from error
-    if any(one_line(text)[:MAX_TEXT] != text for text in (pool.name, pool.measured)):
-        raise NoCalibration(f"data.{KEY}: name and measured are one line of {MAX_TEXT} characters")
+    if any(one_line(text)[:MAX_TEXT] != text for text in (pool.name, pool.measured, pool.label)):
+        raise NoCalibration(
+            f"data.{KEY}: label, name and measured are one line of {MAX_TEXT} characters"
+        )
     for name in ("inside", "two", "more", "floor", "hidden"):
         rate: MeasuredRate | None = getattr(pool, name)
         if rate is not None and not (

@@ -49,6 +49,7 @@ from arena_topo.topology import (
     WITHOUT_RDMA,
     NodeName,
     Plugin,
+    PoolRates,
     Software,
     Tier,
     gpu_set,
@@ -123,8 +124,8 @@ class FabricFile:
     """The content of a fabric file: levels from coarse to near, GB/s beyond them if given.
 
     `levels` is None if the file leaves them to the cluster. The first of `nics` that matches a node
-    counts, and the first of `software`; `site` is known of all nodes beside that. `where` names the
-    file for people.
+    counts, and the first of `software`; `site` is known of all nodes beside that, and the first of
+    `pools` that a node is of. `where` names the file for people.
     """
 
     where: str
@@ -133,6 +134,7 @@ class FabricFile:
     nics: tuple[NodeNICs, ...] = ()
     software: tuple[NodeSoftware, ...] = ()
     site: Software = USUAL
+    pools: tuple[PoolRates, ...] = ()
 
 
 class _Cards(msgspec.Struct, forbid_unknown_fields=True):

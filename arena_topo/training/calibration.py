@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -107,7 +108,7 @@ class Calibration:
     def errors(self) -> list[float]:
         """The relative errors of the fit, in the order of the placements."""
         pairs = zip(self.reached, self.placements, strict=True)
-        return [reached / one.value - 1 for reached, one in pairs]
+        return [reached / row.value - 1 for reached, row in pairs]
 
 
 class _Fit(NamedTuple):
@@ -125,55 +126,61 @@ def calibrate(placements: Sequence[MeasuredPlacement]) -> Calibration:
     """The calibration of measured placements of one pool; UsageError for what cannot be fitted."""
     _check(placements)
     shared = _fits(placements, each=False)
-    sizes = {(one.kind, min(one.hosts)) for one in placements if one.kind is not Kind.INSIDE}
+    sizes = {(row.kind, min(row.hosts)) for row in placements if row.kind is not Kind.INSIDE}
     # Over TCP the GPUs of a node always share its network.
-    tcp = any(one.estimate.regime is Regime.TCP for one in placements)
+    tcp = any(row.estimate.regime is Regime.TCP for row in placements)
     if tcp or len(sizes) == len({kind for kind, _ in sizes}):
-        return _calibration(placements, shared, each=False, told=tcp)
+        return _calibration(placements, shared, each=False, decided=tcp)
     own = _fits(placements, each=True)
     losses = [min(fit.loss for fit in fits) for fits in (shared, own)]
-    told = abs(losses[0] - losses[1]) > _slack(min(losses), len(placements))
-    each = told and losses[1] < losses[0]
-    return _calibration(placements, own if each else shared, each=each, told=told)
+    decided = abs(losses[0] - losses[1]) > _slack(min(losses), len(placements))
+    each = decided and losses[1] < losses[0]
+    return _calibration(placements, own if each else shared, each=each, decided=decided)
 
 
 def _check(placements: Sequence[MeasuredPlacement]) -> None:
-    different = len({one.hosts for one in placements})
+    different = len({row.hosts for row in placements})
     if different < 2:  # noqa: PLR2004 - one placement says nothing of another
         raise UsageError(
             f"a calibration needs 2 placements of several GPUs, and has {different}",
             hint="measure one more: on one node, on two, or on three and more",
         )
-    for one, other in itertools.combinations(placements, 2):
-        low, high = sorted((one.value, other.value))
-        if (one.hosts, one.workload) == (other.hosts, other.workload) and (
-            high > CONTRADICTION * low
-        ):
-            raise UsageError(
-                f"{one.where} and {other.where} contradict each other",
-                why=f"the same placement gave {one.value:.3g} and {other.value:.3g}, and repeated"
-                f" runs differ by {100 * (REPEAT - 1):.0f} %",
-                hint="leave out the one that something else slowed down",
-            )
-    rates = {one.hosts: one.value for one in placements if one.workload is None}
-    for one in placements:
-        if one.workload is None:
+    alike: dict[object, list[tuple[str, float]]] = defaultdict(list)
+    for row in placements:
+        alike[row.hosts, row.workload].append((row.where, row.value))
+    for same in alike.values():
+        check_repeated(same)
+    rates = {row.hosts: row.value for row in placements if row.workload is None}
+    for row in placements:
+        if row.workload is None:
             continue
         measured = (
-            f"{one.where}: a step of {1e3 * one.value:.4g} ms on several GPUs is shorter than"
+            f"{row.where}: a step of {1e3 * row.value:.4g} ms on several GPUs is shorter than"
         )
-        step = one.workload.step.value
-        if one.value * CONTRADICTION < step:
+        step = row.workload.step.value
+        if row.value * CONTRADICTION < step:
             raise UsageError(
                 f"{measured} that of {1e3 * step:.4g} ms on one",
                 hint="measure both with the same batch on each GPU",
             )
-        reduce = one.reduced(rates[one.hosts]) if one.hosts in rates else 0.0
-        if one.value * CONTRADICTION < reduce:
+        reduce = row.reduced(rates[row.hosts]) if row.hosts in rates else 0.0
+        if row.value * CONTRADICTION < reduce:
             raise UsageError(
                 f"{measured} its all-reduce, {1e3 * reduce:.4g} ms at the measured"
-                f" {rates[one.hosts]:.3g} GB/s",
+                f" {rates[row.hosts]:.3g} GB/s",
                 hint="check the bytes of the gradients: mixed precision halves them",
+            )
+
+
+def check_repeated(same: Sequence[tuple[str, float]]) -> None:
+    """UsageError for measurements of one placement, each with its name, that contradict."""
+    for (first, value), (second, other) in itertools.combinations(same, 2):
+        if max(value, other) > CONTRADICTION * min(value, other):
+            raise UsageError(
+                f"{first} and {second} contradict each other",
+                why=f"the same placement gave {value:.3g} and {other:.3g}, and repeated"
+                f" runs differ by {100 * (REPEAT - 1):.0f} %",
+                hint="leave out the one that something else slowed down",
             )
 
 
@@ -189,19 +196,19 @@ _Reduced = list[tuple[MeasuredPlacement, float]]
 
 
 def _reduced(some: Sequence[MeasuredPlacement], rate: float, *, each: bool) -> _Reduced:
-    return [(one, one.reduced(rate * one.per_rate(each=each))) for one in some]
+    return [(row, row.reduced(rate * row.per_rate(each=each))) for row in some]
 
 
 def _loss(some: _Reduced, overlap: tuple[float, float]) -> float:
-    return sum(math.log(one.predicted(reduced, overlap) / one.value) ** 2 for one, reduced in some)
+    return sum(math.log(row.predicted(reduced, overlap) / row.value) ** 2 for row, reduced in some)
 
 
 def _fits(placements: Sequence[MeasuredPlacement], *, each: bool) -> list[_Fit]:
     """All fits, one for each floor and overlap; a single one where no step was measured."""
-    steps = any(one.workload for one in placements)
+    steps = any(row.workload for row in placements)
     tried = {
         kind: [_reduced(_of(kind, placements), rate, each=each) for rate in _RATES]
-        for kind in dict.fromkeys(one.kind for one in placements)
+        for kind in dict.fromkeys(row.kind for row in placements)
     }
     return [
         _Fit(overlap, {kind: [_loss(some, overlap) for some in own] for kind, own in tried.items()})
@@ -210,11 +217,11 @@ def _fits(placements: Sequence[MeasuredPlacement], *, each: bool) -> list[_Fit]:
 
 
 def _of(kind: Kind, placements: Sequence[MeasuredPlacement]) -> list[MeasuredPlacement]:
-    return [one for one in placements if one.kind is kind]
+    return [row for row in placements if row.kind is kind]
 
 
 def _calibration(
-    placements: Sequence[MeasuredPlacement], fits: Sequence[_Fit], *, each: bool, told: bool
+    placements: Sequence[MeasuredPlacement], fits: Sequence[_Fit], *, each: bool, decided: bool
 ) -> Calibration:
     best = min(fit.loss for fit in fits)
     slack = _slack(best, len(placements))
@@ -233,16 +240,16 @@ def _calibration(
         )
     ]
 
-    def reached(one: MeasuredPlacement) -> float:
-        rate = rates.get(one.kind)
-        gbps = one.estimate.point if rate is None else rate.value * one.per_rate(each=each)
-        return one.predicted(one.reduced(gbps), chosen.overlap)
+    def reached(row: MeasuredPlacement) -> float:
+        rate = rates.get(row.kind)
+        gbps = row.estimate.point if rate is None else rate.value * row.per_rate(each=each)
+        return row.predicted(row.reduced(gbps), chosen.overlap)
 
     return Calibration(
         placements=tuple(placements),
         rates=rates,
         loose=loose,
-        each=each if told else None,
+        each=each if decided else None,
         floor=ends[0],
         hidden=ends[1],
         reached=tuple(map(reached, placements)),
@@ -271,13 +278,13 @@ def _rate(
     )
     low, high = min(ends) / REPEAT, max(ends) * REPEAT
     computed = statistics.geometric_mean(
-        one.estimate.point / one.per_rate(each=each) for one in own
+        row.estimate.point / row.per_rate(each=each) for row in own
     )
     loose = within[-1] > WIDE * within[0] and within[0] <= computed <= within[-1]
     if within[-1] == _RATES[-1]:
         # There is no upper end: nothing limits these placements.
         value = max(computed, within[0])
-        high = max(value, *(one.estimate.high / one.per_rate(each=each) for one in own))
+        high = max(value, *(row.estimate.high / row.per_rate(each=each) for row in own))
     ordered = (value, min(low, value), max(high, value))
     return MeasuredRate(*(float(f"{rate:.4g}") for rate in ordered)), loose
 
@@ -296,10 +303,10 @@ def next_measurement(
     each kind without any calibration.
     """
     known = {**calibration.rates, **calibration.loose}
-    found = []
+    unknown = []
     for kind, estimate in computed.items():
         _, low, high = known.get(kind, (0.0, estimate.low, estimate.high))
         unit = estimate.point if kind is Kind.INSIDE and kind in known else 1.0
         if high > low * CONTRADICTION:
-            found.append((kind, low * unit, high * unit))
-    return max(found, key=lambda one: one[2] / one[1], default=None)
+            unknown.append((kind, low * unit, high * unit))
+    return max(unknown, key=lambda ends: ends[2] / ends[1], default=None)

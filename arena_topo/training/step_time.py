@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
-from arena_topo.topology import PoolRates
+from arena_topo.topology import Machine
 
 BUCKET = 25 << 20
 """Bytes of gradients that are reduced together: the default of PyTorch's DistributedDataParallel.
@@ -55,8 +55,14 @@ docs/site/fidelity.py --fit`). The ranges are not fitted: frameworks differ as m
 0.15 in ACK's TensorFlow runs, 0.34 to 0.43 in pools of PyTorch)."""
 
 
-def overlap_in(pool: PoolRates | None) -> Overlap:
-    """The overlap of trainings in a pool: as its calibration measured it, else the fitted one."""
+def overlap_in(machines: Iterable[Machine]) -> Overlap:
+    """The overlap of trainings: as one calibration of all machines measured it, else the fitted.
+
+    That of a training counts for others as well: in the pools of docs/fidelity.md it halves the
+    errors of their steps.
+    """
+    pools = {machine.pool for machine in machines}
+    pool = pools.pop() if len(pools) == 1 else None
     if pool is None or pool.floor is None or pool.hidden is None:
         return FITTED_OVERLAP
     return Overlap(
@@ -133,8 +139,8 @@ def ratio(
     """
     size = workload.gradient_bytes
 
-    def of(step: float, one: float, two: float, floor: float, hidden: float) -> float:
-        return step_time(step, one, floor, hidden) / step_time(step, two, floor, hidden)
+    def of(step: float, first: float, second: float, floor: float, hidden: float) -> float:
+        return step_time(step, first, floor, hidden) / step_time(step, second, floor, hidden)
 
     value = of(
         workload.step.value,
@@ -144,10 +150,10 @@ def ratio(
         overlap.hidden.value,
     )
     ends = [
-        of(step, one, two, floor, hidden)
-        for one, two in _all_reduces(size, other, than)
+        of(step, first, second, floor, hidden)
+        for first, second in _all_reduces(size, other, than)
         for step in {workload.step.low, workload.step.high}
-        for floor, hidden in _corners(step, (one, two), overlap)
+        for floor, hidden in _corners(step, (first, second), overlap)
     ]
     return Ratio(
         value=value,
@@ -161,14 +167,14 @@ def _all_reduces(
     size: int, other: Estimate | None, than: Estimate | None
 ) -> Iterator[tuple[float, float]]:
     """The times of both placements at the ends of their bandwidths."""
-    ends = [(one, two) for one in range(2) for two in range(2)]
+    ends = [(first, second) for first in range(2) for second in range(2)]
     if other is not None and than is not None and _cause(other) == _cause(than):
         # One constant, or one network, is too high or too low for both.
         ends = [(0, 0), (1, 1)]
-    for one, two in ends:
+    for first, second in ends:
         yield (
-            all_reduce_time(size, other, _end(other, one)),
-            all_reduce_time(size, than, _end(than, two)),
+            all_reduce_time(size, other, _end(other, first)),
+            all_reduce_time(size, than, _end(than, second)),
         )
 
 

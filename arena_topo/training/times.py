@@ -10,6 +10,16 @@ AS_PLANNED = "as planned"
 """The name of the placement asked about where the kubelet may pick other GPUs."""
 
 
+def own_name(*, at_worst: bool, asked: bool = True) -> str:
+    """The name of the placement asked about beside others, on every screen.
+
+    `at_worst`: the kubelet may pick slower GPUs. Not `asked`: a job without --gputopology.
+    """
+    if not asked:
+        return "with --gputopology"
+    return AS_PLANNED if at_worst else "this placement"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTime:
     """One placement: seconds of its all-reduce, and its step relative to the placement asked about.

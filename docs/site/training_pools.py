@@ -24,10 +24,10 @@ from arena_topo.training import (
     Span,
     Workload,
     all_reduce_time,
-    overlap_in,
     step_time,
 )
 from arena_topo.training.calibration import Calibration, MeasuredPlacement, calibrate
+from arena_topo.training.step_time import FITTED_OVERLAP
 
 POOLS = Path(__file__).resolve().parents[2] / "tests" / "training" / "pools.tsv"
 
@@ -154,7 +154,7 @@ def errors(
 ) -> tuple[float, float]:
     """The median and the 90th percentile of the relative errors of all other steps."""
     used, found = {id(step) for step in chosen}, []
-    overlap = overlap_in(None)
+    overlap = FITTED_OVERLAP
     if calibration is not None and calibration.floor and calibration.hidden:
         overlap = Overlap(
             floor=Span(**calibration.floor._asdict()), hidden=Span(**calibration.hidden._asdict())
