@@ -15,9 +15,9 @@ from arena_topo.solver import Placement, Request, band, edge
 from arena_topo.solver.door import Solver
 
 WORTHWHILE = 1 / 3
-"""The share of the best bandwidth from which a gang starts: our choice. With it a day of patience
-shortens the mean time to completion over TCP by 6 to 35 %, in each of five replays
-(docs/simulate.md); other shares were not compared there."""
+"""The share of the best bandwidth from which a gang starts: our choice. In replays
+(docs/simulate.md) a fifth and a half did as well with a reservation; two thirds made the mean time
+to completion longer with RDMA, in each of three seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
