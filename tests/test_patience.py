@@ -77,6 +77,7 @@ def test_from_a_third_of_the_best_band_on_a_gang_starts() -> None:
     for free, waits in ((0b10, False), (0b100000, True)):
         offer = Solver(cluster(node("node-0", V100, 1 | free))).place(pair)
         assert (waits_for(pair, offer, idle, until=0.0) is not None) is waits
+        assert waits_for(pair, offer, idle, until=0.0, share=2 / 3) is not None
 
 
 @pytest.mark.parametrize("blind", [True, False])

@@ -263,7 +263,13 @@ class Gang:
 
 
 def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
-    jobs: Sequence[TraceJob], idle: Cluster, *, wire: Wire, queue: str, patience: float
+    jobs: Sequence[TraceJob],
+    idle: Cluster,
+    *,
+    wire: Wire,
+    queue: str,
+    patience: float,
+    share: float,
 ) -> list[tuple[float, dict[str, set[int]]]]:
     """The starts of jobs whose durations are as run, job by job, as the controller decides.
 
@@ -313,7 +319,8 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
             (gang for gang in gangs if gang.job.submitted <= now and gang.waits.key not in done),
             key=lambda gang: gang.waits.rank,
         )
-        head = head_of((gang.waits for gang in queued), seen, QUEUE_RULES[queue])
+        rule = dataclasses.replace(QUEUE_RULES[queue], worthwhile=share)
+        head = head_of((gang.waits for gang in queued), seen, rule)
         if head is not None:
             first = next(gang for gang in queued if gang.waits.key == head.gang.key)
             first.waits = dataclasses.replace(first.waits, last=(head.seats, head.since))
@@ -325,7 +332,7 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
             if offer is None:
                 continue
             if now < gang.waits.until and waits_for(
-                gang.waits.request, offer, Solver(idle), until=gang.waits.until
+                gang.waits.request, offer, Solver(idle), until=gang.waits.until, share=share
             ):
                 continue
             done[gang.waits.key] = now, now + gang.job.duration, offer
@@ -359,6 +366,7 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
     _JOBS,
     st.sampled_from(["gpu-hours", "gpus", "emptied", "strict"]),
     st.sampled_from([0.0, 40.0, 1000.0]),
+    st.sampled_from([1 / 3, 1 / 1.5]),
     st.sampled_from(list(Wire)),
     st.lists(st.sampled_from([None, None, 60.0, 250.0]), min_size=30, max_size=30),
     st.lists(st.sampled_from([0, 0, 0, 1]), min_size=30, max_size=30),
@@ -375,6 +383,7 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
     ],
     "gpu-hours",
     0.0,
+    1 / 3,
     Wire.RDMA,
     [None] * 7,
     [0, 0, 0, 0, 1, 0, 1],
@@ -383,6 +392,7 @@ def test_starts_are_those_of_the_functions_that_decide_on_a_cluster(  # noqa: PL
     jobs: list[tuple[float, float, int]],
     queue: str,
     patience: float,
+    share: float,
     wire: Wire,
     limits: list[float | None],
     priorities: list[int],
@@ -400,10 +410,11 @@ def test_starts_are_those_of_the_functions_that_decide_on_a_cluster(  # noqa: PL
         wire=wire,
         queue=queue,
         patience=patience,
+        worthwhile=share,
         rules={"as_run": True, "review": 0.0},
     )
     idle = emulated_cluster("3xdgx-1-v100", wire)
-    wanted = plain_starts(rows, idle, wire=wire, queue=queue, patience=patience)
+    wanted = plain_starts(rows, idle, wire=wire, queue=queue, patience=patience, share=share)
     assert starts(outcome) == [start for start, _ in wanted]
     assert [job.nodes for job in outcome.jobs] == [len(places) for _, places in wanted]
 

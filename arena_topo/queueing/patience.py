@@ -15,9 +15,9 @@ from arena_topo.solver import Placement, Request, band, edge
 from arena_topo.solver.door import Solver
 
 WORTHWHILE = 1 / 3
-"""The share of the best bandwidth from which a gang starts: our choice. With it a day of patience
-shortens the mean time to completion over TCP by 6 to 35 %, in each of five replays
-(docs/simulate.md); other shares were not compared there."""
+"""The share of the best bandwidth from which a gang starts: our choice. In replays
+(docs/simulate.md) a fifth and a half did as well with a reservation; two thirds made the mean time
+to completion longer with RDMA, in each of three seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,16 @@ def nodes_text(placement: Placement) -> str:
     return "one node" if nodes == 1 else f"{nodes} nodes"
 
 
-def worthwhile(request: Request, emptied: Solver) -> tuple[float, Placement | None]:
+def worthwhile(
+    request: Request, emptied: Solver, *, share: float = WORTHWHILE
+) -> tuple[float, Placement | None]:
     """The least GB/s with which a gang should start, and its best placement; 0 if any will do."""
     best = emptied.find(request)
     if best is not None:
         best = _promised(request, best)
     if best is None or best.bandwidth is None or best.bandwidth.guess:
         return 0.0, best
-    return edge(band(best.bandwidth.point)) * WORTHWHILE, best
+    return edge(band(best.bandwidth.point)) * share, best
 
 
 def _promised(request: Request, placement: Placement) -> Placement:
@@ -77,19 +79,24 @@ def _promised(request: Request, placement: Placement) -> Placement:
     return placement if worst is None else replace(placement, bandwidth=worst)
 
 
-def patient(gang: Waiting, situation: Situation) -> Request:
+def patient(gang: Waiting, situation: Situation, *, share: float = WORTHWHILE) -> Request:
     """The request of a gang, with the least bandwidth for which it waits now."""
     if situation.now >= gang.until:
         return gang.request
-    least, _best = worthwhile(gang.request, situation.solver)
+    least, _best = worthwhile(gang.request, situation.solver, share=share)
     return replace(gang.request, min_bandwidth=max(least, gang.request.min_bandwidth))
 
 
 def waits_for(
-    request: Request, offer: Placement, emptied: Solver, *, until: float
+    request: Request,
+    offer: Placement,
+    emptied: Solver,
+    *,
+    until: float,
+    share: float = WORTHWHILE,
 ) -> PatientWait | None:
     """The wait of a gang that would be worth it in place of an offer, until a time; else None."""
-    least, best = worthwhile(request, emptied)
+    least, best = worthwhile(request, emptied, share=share)
     offer = _promised(request, offer)
     rate = offer.bandwidth
     if best is None or rate is None or rate.guess or rate.point >= least:

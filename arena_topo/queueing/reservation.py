@@ -25,7 +25,7 @@ from arena_topo.queueing import (
     seats_of_placement,
     taken,
 )
-from arena_topo.queueing.patience import patient
+from arena_topo.queueing.patience import WORTHWHILE, patient
 from arena_topo.solver import Placement, Request, Seats
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, natural
 
@@ -45,12 +45,14 @@ class QueueRule:
     """A rule of the queue: what the head reserves.
 
     It reserves the GPUs of least `price` (None: its best GPUs whoever has them), once it has waited
-    for `after` seconds. If it is `strict`, nobody passes the head.
+    for `after` seconds. If it is `strict`, nobody passes the head. A patient head reserves no place
+    with less than the share `worthwhile` of its best bandwidth.
     """
 
     price: Price | None
     after: float = 0.0
     strict: bool = False
+    worthwhile: float = WORTHWHILE
 
 
 EMPTIED = QueueRule(price=None)
@@ -123,7 +125,7 @@ def reserved_placement(gang: Waiting, situation: Situation, rule: QueueRule) -> 
 
     The last one is kept while it is possible and not clearly worse than the cheapest.
     """
-    request = patient(gang, situation)
+    request = patient(gang, situation, share=rule.worthwhile)
     whole = situation.solver.find(request)
     if whole is None or rule.price is None:
         return whole

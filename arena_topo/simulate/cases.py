@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from arena_topo.queueing.patience import WORTHWHILE
 from arena_topo.simulate import ReplayPolicy
 from arena_topo.topology import GPUSet, NodeName
 
@@ -67,6 +68,7 @@ class ReplayCase:
     """One replay: the policy, the rule of the queue, seconds of patience, the load, the seed.
 
     The load is GPU time asked for over GPU time there is; None leaves the times of the trace.
+    `worthwhile` is the share of the best bandwidth for which gangs wait.
     """
 
     policy: ReplayPolicy
@@ -74,6 +76,7 @@ class ReplayCase:
     patience: float
     load: float | None
     seed: int
+    worthwhile: float = WORTHWHILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

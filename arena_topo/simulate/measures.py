@@ -92,7 +92,8 @@ class ReplayMeasures:
     @property
     def setting(self) -> tuple[object, ...]:
         """The case without its seed."""
-        return self.case.load, self.case.policy, self.case.queue, self.case.patience
+        case = self.case
+        return case.load, case.policy, case.queue, case.patience, case.worthwhile
 
 
 def measures_of(outcome: ReplayOutcome) -> ReplayMeasures:

@@ -186,7 +186,7 @@ _END, _WAKE = 0, 1
 class _Replay:
     def __init__(self, trace: Trace, rules: ReplayRules, case: ReplayCase) -> None:
         self.trace, self.rules, self.case = trace, rules, case
-        self.rule = QUEUE_RULES[case.queue]
+        self.rule = replace(QUEUE_RULES[case.queue], worthwhile=case.worthwhile)
         self.chance = random.Random(f"choice {case.seed}")  # noqa: S311 - nothing is secret here
         self.kinds = _workloads(trace, case.seed)
         cluster = rules.cluster
@@ -394,7 +394,10 @@ class _Replay:
         if placement is None:
             return (WaitCause.RESERVED, False) if beside else (WaitCause.FRAGMENTS, True)
         until = self._until(shape)
-        if self.now < until and waits_for(shape.request, placement, self.idle, until=until):
+        share = self.case.worthwhile
+        if self.now < until and waits_for(
+            shape.request, placement, self.idle, until=until, share=share
+        ):
             return WaitCause.PATIENCE, not beside
         return placement
 
