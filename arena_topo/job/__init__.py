@@ -453,16 +453,16 @@ def _taken(field: str, value: Any) -> Any:
     if value is None and optional:
         return None
     if not several:
-        return _one(kind, value)
+        return _single_value(kind, value)
     if isinstance(value, Mapping) and issubclass(kind, (KeyValue, Device)):
         if all(type(key) is str and type(item) in {str, int} for key, item in value.items()):
-            return tuple(_one(kind, f"{key}={item}") for key, item in value.items())
+            return tuple(_single_value(kind, f"{key}={item}") for key, item in value.items())
     elif isinstance(value, Iterable) and not isinstance(value, (str, kind, Mapping)):
-        return tuple(_one(kind, item) for item in value)
-    return (_one(kind, value),)
+        return tuple(_single_value(kind, item) for item in value)
+    return (_single_value(kind, value),)
 
 
-def _one(kind: Any, value: Any) -> Any:
+def _single_value(kind: Any, value: Any) -> Any:
     number = type(value) in {int, float} and math.isfinite(value)
     if type(value) is kind and (number or kind is not float):
         return value

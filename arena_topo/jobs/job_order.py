@@ -68,8 +68,8 @@ def select_jobs(
     By age the newest is first, by GPUs the job that requests the most, by status the ones that
     wait.
     """
-    kept = [job for job in jobs if not phases or job.phase in phases]
-    return tuple(sorted(kept, key=_KEYS[order]))
+    chosen = [job for job in jobs if not phases or job.phase in phases]
+    return tuple(sorted(chosen, key=_KEYS[order]))
 
 
 def by_requested(jobs: Iterable[JobStatus]) -> list[JobStatus]:

@@ -238,8 +238,8 @@ def _facts(
     placement = valued.placement
     as_planned, inside = placement.bandwidth, placement.inside
     assert as_planned is not None
-    held = f" at worst: {estimates.PICKED}" if valued.at_worst else proof
-    yield "Bandwidth", f"{estimates.estimate_text(ours, _doubt(ours))}{held}"
+    condition = f" at worst: {estimates.PICKED}" if valued.at_worst else proof
+    yield "Bandwidth", f"{estimates.estimate_text(ours, _doubt(ours))}{condition}"
     yield "Limited by", limited(placement, ours, cluster, at_worst=valued.at_worst)
     if ours != as_planned:
         yield "As planned", f"{estimates.estimate_text(as_planned, _doubt(as_planned))}{proof}"

@@ -83,8 +83,8 @@ class Proposal:
         if self.cluster is None or self.request is None:
             return None
         withheld = Solver.of(self.cluster).withheld(self.request)
-        held = [entry for node in withheld for entry in node.reservations()]
-        first = min(held, key=lambda entry: (not entry[1], entry[0].restart), default=None)
+        reservations = [entry for node in withheld for entry in node.reservations()]
+        first = min(reservations, key=lambda entry: (not entry[1], entry[0].restart), default=None)
         return None if first is None else first[0].job
 
     def __repr__(self) -> str:

@@ -245,8 +245,8 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
 
 def _reserving(nodes: Iterable[Node]) -> tuple[str, ...]:
     """The gangs for which idle GPUs of nodes are reserved."""
-    held = (held for node in nodes for held in node.reservations())
-    return tuple(dict.fromkeys(reservation.job for reservation, idle in held if idle))
+    reservations = (pair for node in nodes for pair in node.reservations())
+    return tuple(dict.fromkeys(reservation.job for reservation, idle in reservations if idle))
 
 
 class _Asked(Protocol):
@@ -381,8 +381,8 @@ def fragmentation_screen(result: Fragmentation) -> str:
     blocks = [_block(kind, alone=len(result.kinds) == 1) for kind in result.kinds]
     rdma = {kind.rdma for kind in result.kinds}
     network = _NETWORKS[None if len(rdma) > 1 else True in rdma]
-    kept = any(kind.reserved for kind in result.kinds)
-    partly = "partly in use or reserved" if kept else "partly in use"
+    reserved = any(kind.reserved for kind in result.kinds)
+    partly = "partly in use or reserved" if reserved else "partly in use"
     legend = _LEGEND.format(network=network, partly=partly)
     blocks.append(legend if blocks else "No node has GPUs that a gang could get.\n")
     if result.shared_nodes:
@@ -464,8 +464,9 @@ def _nodes(kind: CombinableNodes) -> str:
         states = [free, *([str(reserved)] if kind.reserved else [])]
         return [str(nodes), *states, *(cells.get(size, "-") for size in sizes), *more]
 
-    kept = ["RESERVED"] if kind.reserved else []
-    header = ["NODES", "FREE", *kept, *(_SET_NAMES[size] for size in sizes), "STRANDED", "WHICH"]
+    column = ["RESERVED"] if kind.reserved else []
+    names = (_SET_NAMES[size] for size in sizes)
+    header = ["NODES", "FREE", *column, *names, "STRANDED", "WHICH"]
     ordered = sorted(kind.groups, key=_fault)
     rows = [
         row(

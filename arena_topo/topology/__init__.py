@@ -430,9 +430,10 @@ class Node:
     @property
     def reserved_for(self) -> tuple[str, ...]:
         """The gangs for which idle GPUs, else GPUs in use, are reserved."""
-        held = list(self.reservations())
-        idle = [reservation for reservation, gpus in held if gpus]
-        return tuple(dict.fromkeys(one.job for one in idle or (one for one, _ in held)))
+        pairs = list(self.reservations())
+        idle = [reservation for reservation, gpus in pairs if gpus]
+        counted = idle or [reservation for reservation, _ in pairs]
+        return tuple(dict.fromkeys(reservation.job for reservation in counted))
 
     def reservations(self) -> Iterator[tuple[Reservation, int]]:
         """Its reservations, and how many more GPUs would be free without each."""
@@ -483,17 +484,17 @@ class Node:
 
     def unreserved_by(self, job: str) -> Node:
         """The node without the reservations of one gang."""
-        kept = [held for held, _ in self.reservations() if held.job != job]
+        others = [other for other, _ in self.reservations() if other.job != job]
         node = self.unreserved
-        for held in reversed(kept):
+        for other in reversed(others):
             node = node.reserve(
-                held.job,
-                held.gpus,
-                unnamed=held.unnamed,
-                cpu=held.cpu,
-                memory=held.memory,
-                since=held.since,
-                restart=held.restart,
+                other.job,
+                other.gpus,
+                unnamed=other.unnamed,
+                cpu=other.cpu,
+                memory=other.memory,
+                since=other.since,
+                restart=other.restart,
             )
         return node
 

@@ -74,7 +74,7 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
     before: dict[int, Any] = {}
     early: list[int] = []
     # A signal that arrives before the command has started is handled once it has.
-    held = {
+    handlers = {
         key: signal.signal(key, lambda number, _frame: early.append(number))
         for key in (signal.SIGTERM, signal.SIGHUP)
     }
@@ -86,7 +86,7 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             stdin=None if fed else subprocess.DEVNULL,
         )
     except (OSError, ValueError) as error:
-        for key, handler in held.items():
+        for key, handler in handlers.items():
             signal.signal(key, handler)
         # A ValueError is about words or variables with a zero byte.
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -100,7 +100,7 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
     try:
         for key in (signal.SIGINT, signal.SIGQUIT):
             before[key] = signal.signal(key, typed)
-        for key, handler in held.items():
+        for key, handler in handlers.items():
             signal.signal(key, handler)
         for number in early:
             signal.raise_signal(number)
