@@ -54,8 +54,8 @@ from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
-    from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
+    from arena_topo.engines.kubernetes.dumped import DumpedQueue
+    from arena_topo.engines.kubernetes.queued import QueuedJob, QueueFacts, Snapshot
     from arena_topo.queueing.reservation import QueueHead
 
 NO_NODES = Cluster(nodes=())
@@ -374,11 +374,18 @@ def cluster_for_new_job(job: MPIJob, site: Site) -> ClusterForJob:
     return ClusterForJob(left=backend.cluster())
 
 
-def unclaimed(view: Snapshot, queue: Queue, site: Site, job: MPIJob = SOME_JOB) -> Cluster:
+def unclaimed(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob = SOME_JOB) -> Cluster:
     """What a view of a queue leaves for a job that is yet to come, in the namespace of the site."""
     priority = queue.priority(job.priority)
     mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
     return share(mine, view.cluster(), view, queue, site)[0]
+
+
+def dumped_cluster(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> Cluster:
+    """What the queue in dumps leaves for a job that is yet to come, as on a living cluster."""
+    site = Site(namespace=namespace)
+    left = unclaimed(queue.snapshot, queue, site, job)
+    return replace(left, notes=(*left.notes, *queue.doubts(job.priority)))
 
 
 def reservation(request: Request, cluster: Cluster) -> str | None:
@@ -426,7 +433,7 @@ def _grade(answer: NodeChoice) -> tuple[float, ...]:
 
 def head_of_queue(
     view: Snapshot,
-    queue: Queue,
+    queue: QueueFacts,
     site: Site,
     known: dict[tuple[str, str], bool] | None = None,
     followers: Followers | None = None,
@@ -446,7 +453,7 @@ def head_of_queue(
 
 
 def share(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> tuple[Cluster, QueueHead | None]:
     """The cluster for a gang, and the head of the queue if that reserves the rest."""
     head = head_of_queue(view, queue, site)
@@ -455,7 +462,7 @@ def share(
 
 
 def left_anew(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> Cluster | None:
     """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
     others = tuple(job for job in view.jobs if job.key != mine.key)
@@ -464,7 +471,7 @@ def left_anew(
     return None if head is None else left
 
 
-def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
+def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> bool:
     """Whether something other than GPUs prevents the start of a gang.
 
     That is a quota, or a binding that cannot be used, or that gives its pods less bandwidth than
