@@ -40,7 +40,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.engines.goals import Ending, Goal
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError, near
-from arena_topo.gang import Exists, Watcher, submission
+from arena_topo.gang import Exists, Watcher, planning, submission
 from arena_topo.gang.protocol import StartOutcome
 from arena_topo.gang.replan import foresee_replan, replan_job
 from arena_topo.gang.resume import all_instances_run, check_started, resume_job
@@ -147,13 +147,16 @@ class Client:
         """
         api = _version(api_version)
         world = engine_choice.world(job, self.options, state=_words(state), tell=self.tell)
+        cluster = None
+        if world.queue is not None:
+            cluster = planning.dumped_cluster(world.queue, world.namespace, job)
         try:
             return propose(
                 job,
                 world.backend,
                 namespace=world.namespace,
                 api=api,
-                cluster=world.cluster,
+                cluster=cluster,
                 on=on,
                 top=top,
             )

@@ -19,6 +19,7 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -31,6 +32,8 @@ PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _PIECE = 1 << 15
+_DRAINS = 5.0
+"""Seconds for which a client may go on to send after the end of its command."""
 
 
 class Execs:
@@ -339,3 +342,18 @@ class _Session:
             self._connection.close()
             return
         self._raw(8, struct.pack(">H", 1000))
+        if not self._execs.stuffed:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Read what the client still sends until it closes.
+
+        A connection that is closed with unread bytes is reset, and what was sent before is lost.
+        """
+        end = time.monotonic() + _DRAINS
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            while (left := end - time.monotonic()) > 0:
+                self._connection.settimeout(left)
+                if not self._connection.recv(_PIECE):
+                    return

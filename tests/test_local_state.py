@@ -449,6 +449,13 @@ def edited(job: Path, target: Path) -> None:
     change(target, "submission.json", name=target.name, uid="00000000-0000-4000-8000-000000000009")
 
 
+def sharing(job: Path, target: Path) -> None:
+    """Such a copy, with hard links: it seems to have a supervisor, that of the other."""
+    edited(job, target)
+    (target / "alive").unlink()
+    (target / "alive").hardlink_to(job / "alive")
+
+
 def renamed(job: Path, target: Path) -> None:
     """A copy with a name of its own, and the uid of the other."""
     copied(job, target)
@@ -460,8 +467,12 @@ def damaged(job: Path, target: Path) -> None:
     (target / "record").write_text("{")
 
 
-@pytest.mark.parametrize("make", [copied, linked, edited, renamed, damaged])
-def test_deleting_a_copy_of_the_folder_of_a_job_leaves_the_job_running(make, run, state):
+@pytest.mark.parametrize("make", [copied, linked, edited, sharing, renamed, damaged])
+def test_deleting_a_copy_of_the_folder_of_a_job_leaves_the_job_running(
+    make, run, state, monkeypatch
+):
+    # The supervisor of the other job does not end, however long that is waited for.
+    monkeypatch.setattr("arena_topo.engines.local.engine._PATIENCE", 1.0)
     assert submitted(run, "busy", "sleep 600")[0] == 0
     assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
     space = state / "jobs/default"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import time
@@ -405,28 +406,85 @@ def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     assert why_view.explanation_json(world.why("head"))["reserved"] is None
 
 
-def test_a_dump_says_that_what_its_first_gang_would_reserve_counts_as_free(
+def dumped(world: World, path: Path, *more: Mapping[str, Any]) -> str:
+    """A dump of the world, with objects that only this dump has."""
+    kinds = ("Node", "ConfigMap", "MPIJob", "Pod")
+    items = [*more, *(thing for kind in kinds for thing in world.api.all(kind))]
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    os.utime(path, (world.api.now, world.api.now))
+    return str(path)
+
+
+def test_a_dump_reserves_what_the_cluster_reserves(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan`, `top node` and `topology show` say the same of a cluster and of its dump."""
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 1, 8, age=500)
+    world.waits("second", 1, 8, age=400)
+    state = dumped(world, tmp_path / "dump.json")
+
+    def answers(*source: str) -> list[str]:
+        shown = []
+        for words in (
+            ("plan", "mpi", "--gpus=4", "--gang", "-o=json"),
+            ("top", "node"),
+            ("top", "node", "--frag"),
+            ("top", "node", "-d", "-o=json"),
+            ("topology", "show", "--ascii"),
+            ("topology", "show", "node-1"),
+        ):
+            cli.run((*words, *source))
+            # What a reservation costs so far depends on the time.
+            shown.append(re.sub(r", [0-9.]+ GPU-hours.*", "", capsys.readouterr().out))
+        return shown
+
+    living, old = answers(f"--kubeconfig={tmp_path / 'config'}"), answers(f"--state={state}")
+    assert old[1:] == living[1:]
+    assert old[1].endswith("Reserved and idle: 4 GPUs for default/head\n")
+    seen, told = json.loads(living[0]), json.loads(old[0])
+    for key in ("verdict", "refusals", "reservedBy"):
+        assert told[key] == seen[key]
+    assert told["reservedBy"] == "default/head"
+    assert "0 free, 4 reserved" in old[4]
+
+
+def test_a_dump_reserves_for_the_gang_of_the_highest_known_priority(
     world: World, tmp_path: Path
 ) -> None:
-    """What waits for the next start of a gang is written on its job, so that it is known there."""
+    """Without the value of a class a note says that the order may be another."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("old", 1, 8, age=500)
+    world.waits("urgent", 2, 8, age=100, priority="high")
+    name = tmp_path / "dump.json"
+    group, kind = "scheduling.k8s.io/v1", "PriorityClass"
+    value = {"apiVersion": group, "kind": kind, "metadata": {"name": "high"}, "value": 7}
+
+    def reserved(*more: Mapping[str, Any]) -> tuple[Proposal, int]:
+        queue = engine_choice.read_queue([dumped(world, name, *more)])
+        left = planning.dumped_cluster(queue, "default")
+        planned = propose(world.job("new", 1, 4), None, namespace="default", cluster=left)
+        return planned, sum(node.reserved_count for node in left.nodes)
+
+    planned, gpus = reserved()
+    assert gpus == 8
+    assert "this dump lacks priority class high: another gang may come first" in planned.notes
+    planned, gpus = reserved(value)
+    assert (gpus, planned.reserved_by) == (12, "default/urgent")
+    assert not any("lacks" in note for note in planned.notes)
+
+
+def test_a_dump_knows_what_waits_for_the_next_start_of_a_gang(world: World, tmp_path: Path) -> None:
     world.runs("small", "node-1/0,1,2,3")
     world.stopped("job", "node-0/0,1,2,3,4,5,6,7", gpus=8)
-    kinds = ("Node", "ConfigMap", "MPIJob")
-    dump = tmp_path / "dump.json"
-    items = [thing for kind in kinds for thing in world.api.all(kind)]
-    dump.write_text(json.dumps({"kind": "List", "items": items}))
-    state = engine_choice.read_state([str(dump)])
-    said = "1 gang waits in this dump: GPUs that the first of them would reserve count as free"
-    assert said in state.notes
+    queue = engine_choice.read_queue([dumped(world, tmp_path / "dump.json")])
+    state = planning.dumped_cluster(queue, "default")
     planned = propose(world.job("new", 1, 8), None, namespace="default", cluster=state)
     assert planned.refused is not None
     assert planned.refused.why == (
         "1 node (node-0): reserved for default/job; 1 node (node-1): not enough free GPUs"
     )
-    world.end("job")
-    items = [thing for kind in kinds for thing in world.api.all(kind)]
-    dump.write_text(json.dumps({"kind": "List", "items": items}))
-    assert not any("waits" in note for note in engine_choice.read_state([str(dump)]).notes)
 
 
 def test_a_job_without_gputopology_is_not_in_the_queue(world: World) -> None:

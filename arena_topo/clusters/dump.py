@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from arena_topo.clusters.objects import invalid_object_text
 from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, UTF_16, opened
+from arena_topo.manifests import FORMAT_ANNOTATION
 
 _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
 """Limits of a small file, in bytes and values: the levels of a network are few."""
@@ -35,15 +36,24 @@ _HINT = (
 _NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
 
 
+Whole = Callable[[str, dict[str, Any]], None]
+"""A function that gets the kind of an object, and the object with all of its fields."""
+
+_QUEUE_KINDS = {"PriorityClass": "scheduling.k8s.io", "ResourceQuota": ""}
+"""The API groups of kinds that have no record, and that decide the order of the queue."""
+
+
 def read_dumps(
-    paths: Sequence[str], *, status_of: StatusOf | None = None
+    paths: Sequence[str], *, status_of: StatusOf | None = None, whole: Whole | None = None
 ) -> Iterator[Record | Unread]:
     """The records of all objects of some dumps, one after another; `-` is standard input.
 
     JSON or YAML, in UTF-8; several documents in one file; lists of one kind or mixed; single
     objects. An object of a typed list (NodeList) gets the kind that the list implies. `status_of`
-    is as of `record`. UsageError, with the position, for a file that cannot be opened, is truncated
-    or is invalid: the rest of its content is unknown, so GPUs that look free might be in use.
+    is as of `record`. `whole` gets what the queue follows from: the jobs of arena-topo, priority
+    classes and quotas. UsageError, with the position, for a file that cannot be opened, is
+    truncated or is invalid: the rest of its content is unknown, so GPUs that look free might be in
+    use.
     """
     for path in paths:
         name, data = _content(path, _HINT)
@@ -51,8 +61,24 @@ def read_dumps(
             raise UsageError(f"{name}: the dump is empty", hint=_HINT)
         objects = _of_json(name, data) if _is_json(data) else _of_yaml(name, data)
         for kind, item in objects:
-            if kind is not None:
+            if whole is not None and _in_queue(kind, item):
+                with suppress(ValueError, RecursionError):
+                    whole(str(kind), msgspec.json.decode(item, type=dict))
+            if kind is not None and kind not in _QUEUE_KINDS:
                 yield record(kind, item, status_of=status_of)
+
+
+def _in_queue(kind: str | None, item: msgspec.Raw) -> bool:
+    """Whether an object may be needed whole; most jobs of a cluster may not be of arena-topo."""
+    return kind in _QUEUE_KINDS or (kind == "MPIJob" and FORMAT_ANNOTATION.encode() in bytes(item))
+
+
+def _kind(kind: object, version: object) -> str | None:
+    """The kind if it is read, as `known_kind` says."""
+    if not isinstance(kind, str) or kind not in _QUEUE_KINDS:
+        return known_kind(kind, version)
+    known = version is None or str(version).rpartition("/")[0] == _QUEUE_KINDS[kind]
+    return kind if known else None
 
 
 def _is_json(data: bytearray) -> bool:
@@ -190,7 +216,7 @@ def _of_head(head: _Head, raw: msgspec.Raw, implied: str | None = None, of: Any 
     kind = implied if head.kind is None else head.kind
     version = of if head.kind is head.api_version is None else head.api_version
     if head.items is msgspec.UNSET or (head.kind and not str(head.kind).endswith("List")):
-        yield known_kind(kind, version), raw
+        yield _kind(kind, version), raw
         return
     typed = str(kind).removesuffix("List") or None if kind is not None else None
     for item in head.items or ():

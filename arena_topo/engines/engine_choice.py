@@ -15,11 +15,11 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import FORBIDDEN, AccessDenied, UsageError
 from arena_topo.files import STDIN
 from arena_topo.names import is_subdomain
-from arena_topo.words import counted
 
 if TYPE_CHECKING:
-    from arena_topo.clusters.records import Record, Unread
+    from arena_topo.clusters.records import StatusOf
     from arena_topo.engines.kubernetes.admin import Administration
+    from arena_topo.engines.kubernetes.dumped import DumpedQueue
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, PoolRates, Software
     from arena_topo.topology.fabric import FabricFile
@@ -58,9 +58,9 @@ def administration(backend: Backend) -> Administration:
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """The world for which a job is planned: a `cluster` from dumps, or an engine, or neither."""
+    """The world for which a job is planned: the `queue` in dumps, or an engine, or neither."""
 
-    cluster: Cluster | None
+    queue: DumpedQueue | None
     backend: Backend | None
     namespace: str
 
@@ -73,19 +73,19 @@ def world(
     emulating: str = "--emulate",
     tell: Callable[[str], None] = unheard,
 ) -> World:
-    """The cluster in the dumps, if any are given, else the engine, if there is one.
+    """The queue in the dumps, if any are given, else the engine, if there is one.
 
     `emulating` as in `engine`. With dumps no engine is asked.
     """
-    cluster = read_state(state, options.fabric) if state else None
+    queue = read_queue(state, options.fabric) if state else None
     backend = None
     # Manifests need no cluster; only placement does.
-    if cluster is None and not nowhere(options, job.image):
+    if queue is None and not nowhere(options, job.image):
         # Nothing runs, so any image is fine on emulated machines.
         image = None if options.emulate else job.image
         backend = choose_engine(options, image=image, emulating=emulating, tell=tell)
     namespace = options.namespace or (backend.default_namespace() if backend else "default")
-    return World(cluster=cluster, backend=backend, namespace=namespace)
+    return World(queue=queue, backend=backend, namespace=namespace)
 
 
 SITE_FLAGS = "--no-p2p, --no-gdr, --plugin or --calibration"
@@ -193,34 +193,32 @@ def engine_of(options: Options) -> str:
 
 
 def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluster:
-    """The cluster in dumps of `kubectl get ... -o json`; `-` is standard input.
+    """The cluster in dumps, as of `read_queue`, without what is reserved for the first gang."""
+    return read_queue(paths, fabric).snapshot.cluster()
 
-    `fabric` is the network between the nodes; it overrides their labels. UsageError if the dumps
-    have no node.
+
+def read_queue(
+    paths: Sequence[str],
+    fabric: FabricFile | None = None,
+    *,
+    status_of: StatusOf | None = None,
+) -> DumpedQueue:
+    """The cluster and its queue in dumps of `kubectl get ... -o json`; `-` is standard input.
+
+    `fabric` is the network between the nodes; it overrides their labels. `status_of` is as of
+    `clusters.records.record`. UsageError if the dumps have no node.
     """
-    from arena_topo.clusters import dump, observed  # noqa: PLC0415  YAML, only for dumps
-    from arena_topo.clusters.records import JobRecord  # noqa: PLC0415  the same
+    from arena_topo.engines.kubernetes.dumped import DumpedQueue  # noqa: PLC0415  only for dumps
 
-    source, waiting = ", ".join(paths), 0
-
-    def passing() -> Iterator[Record | Unread]:
-        nonlocal waiting
-        for item in dump.read_dumps(paths):
-            waiting += isinstance(item, JobRecord) and item.waits
-            yield item
-
-    cluster = observed.cluster(passing(), source=source, file=fabric)
+    queue = DumpedQueue(paths, fabric, status_of=status_of)
+    cluster = queue.snapshot.cluster()
     if not cluster.nodes:
         raise UsageError(
-            f"{source}: the dump holds no nodes",
+            f"{', '.join(paths)}: the dump holds no nodes",
             why="; ".join(cluster.notes[:3]) or None,
             hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
         )
-    if waiting:
-        gangs = f"{counted(waiting, 'gang')} {'waits' if waiting == 1 else 'wait'}"
-        note = f"{gangs} in this dump: GPUs that the first of them would reserve count as free"
-        return replace(cluster, notes=(*cluster.notes, note))
-    return cluster
+    return queue
 
 
 def read_fabric(path: str) -> FabricFile:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
-from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
+from arena_topo.engines.kubernetes.queued import QueuedJob, QueueFacts, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import MPIJob
@@ -22,9 +21,6 @@ from arena_topo.queueing import Followers, Running, Situation, Waiting, taken
 from arena_topo.queueing.reservation import QueueHead, head_of, left_for
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, NodeName
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
 
 STALE_RECORD_SECONDS = 60.0
 """Seconds after which the record of a job that was not resumed may be withdrawn by others."""
@@ -141,7 +137,7 @@ def never_fits(job: QueuedJob, idle: Cluster) -> bool:
         return True
 
 
-def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
+def short_of_quota(queue: QueueFacts, job: QueuedJob) -> bool:
     """Whether a quota of its namespace prevents the start of a gang, whatever GPUs are free.
 
     The quotas are compared with its pods, and the cause of its last try counts too: claims count in

@@ -54,8 +54,8 @@ from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.queue import Queue
-    from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
+    from arena_topo.engines.kubernetes.dumped import DumpedQueue
+    from arena_topo.engines.kubernetes.queued import QueuedJob, QueueFacts, Snapshot
     from arena_topo.queueing.reservation import QueueHead
 
 NO_NODES = Cluster(nodes=())
@@ -420,9 +420,7 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
     with suppress(AccessDenied):
         if queue is not None:
             view = queue.read()
-            priority = queue.priority(job.priority)
-            mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-            left, head = share(mine, view.cluster(), view, queue, site)
+            left, head = share_of_new_job(view, queue, site, job)
             return QueueView(
                 left=left,
                 head=head,
@@ -432,6 +430,25 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
                 until=view.now + job.patience,
             )
     return QueueView(left=backend.cluster())
+
+
+def share_of_new_job(
+    view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob = SOME_JOB
+) -> tuple[Cluster, QueueHead | None]:
+    """The cluster for a job that is yet to come, and the head of the queue if that reserves some.
+
+    The job comes to the namespace of the site.
+    """
+    priority = queue.priority(job.priority)
+    mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
+    return share(mine, view.cluster(), view, queue, site)
+
+
+def dumped_cluster(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> Cluster:
+    """What the queue in dumps leaves for a job that is yet to come, as on a living cluster."""
+    site = Site(namespace=namespace)
+    left, _head = share_of_new_job(queue.snapshot, queue, site, job)
+    return replace(left, notes=(*left.notes, *queue.doubts(job.priority)))
 
 
 def reservation(request: Request, cluster: Cluster) -> str | None:
@@ -479,7 +496,7 @@ def _grade(answer: NodeChoice) -> tuple[float, ...]:
 
 def head_of_queue(
     view: Snapshot,
-    queue: Queue,
+    queue: QueueFacts,
     site: Site,
     known: dict[tuple[str, str], bool] | None = None,
     followers: Followers | None = None,
@@ -499,7 +516,7 @@ def head_of_queue(
 
 
 def share(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> tuple[Cluster, QueueHead | None]:
     """The cluster for a gang, and the head of the queue if that reserves the rest."""
     head = head_of_queue(view, queue, site)
@@ -508,7 +525,7 @@ def share(
 
 
 def left_anew(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> Cluster | None:
     """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
     others = tuple(job for job in view.jobs if job.key != mine.key)
@@ -517,7 +534,7 @@ def left_anew(
     return None if head is None else left
 
 
-def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
+def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> bool:
     """Whether something other than GPUs prevents the start of a gang.
 
     That is a quota, or a binding that cannot be used, or that gives its pods less bandwidth than

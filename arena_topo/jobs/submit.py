@@ -454,13 +454,18 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
 def _world(
     job: MPIJob, offline: Offline, session: Session
 ) -> tuple[Cluster | None, Backend | None, str]:
-    """The cluster of a dump, or the engine, if there is one; and the namespace."""
+    """The cluster that a dump leaves for a job, or the engine; and the namespace."""
     session.set_deadline(session.common.timeout)
     options = replace(session.common.options(), fabric=offline.network(session))
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )
-    return world.cluster, world.backend, world.namespace
+    cluster = None
+    if world.queue is not None:
+        from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
+
+        cluster = planning.dumped_cluster(world.queue, world.namespace, job)
+    return cluster, world.backend, world.namespace
 
 
 def _printed(objects: Sequence[Manifest], document: Output) -> str:

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from arena_topo.clusters import dump
 from arena_topo.engines import occupancy, unheard
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
-from arena_topo.errors import NotFound, UsageError, near
+from arena_topo.errors import NotFound, near
 from arena_topo.topology.fabric import FabricFile
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
+    from arena_topo.topology import Cluster
 
 
 NO_NODES_TEXT = "failed to display nodes's informations: not found nodes"
@@ -46,8 +46,11 @@ def read_overview(
     network between the nodes of dumps. `metrics` asks an engine for the load of the GPUs; `tell`
     gets the reason if it is unknown. NotFound as in `select_nodes`.
     """
-    state = read_nodes(source, fabric) if isinstance(source, Sequence) else source.nodes()
-    state = state if isinstance(source, Sequence) else with_reserved(state, source)
+    state = (
+        read_nodes(source, fabric)
+        if isinstance(source, Sequence)
+        else with_reserved(source.nodes(), source)
+    )
     state = (
         nodes_by_name(state, names)
         if alone
@@ -70,6 +73,11 @@ def with_reserved(state: Occupancy, backend: Backend) -> Occupancy:
         left = planning.queue_for_new_job(planning.SOME_JOB, Site(backend=backend)).left
     else:
         return state
+    return _reserved_as(left, state)
+
+
+def _reserved_as(left: Cluster, state: Occupancy) -> Occupancy:
+    """The nodes and the cluster with the reservations of another reading of the cluster."""
     kept = {node.name: node for node in left.nodes if node.reserved is not None}
     nodes = (
         replace(node, node=kept[node.node.name]) if node.node.name in kept else node
@@ -80,21 +88,20 @@ def with_reserved(state: Occupancy, backend: Backend) -> Occupancy:
 
 
 def read_nodes(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
-    """The nodes in dumps of `kubectl get ... -o json`; `-` is standard input.
+    """The nodes in dumps of `kubectl get ... -o json`, with what is reserved; `-`: standard input.
 
     `fabric` is the network between them; it overrides their labels. UsageError without nodes.
     """
-    source = ", ".join(paths)
-    state = occupancy.read_occupancy(
-        dump.read_dumps(paths, status_of=pod_status), source=source, file=fabric
-    )
-    if not state.nodes:
-        raise UsageError(
-            f"{source}: the dump holds no nodes",
-            why="; ".join(state.cluster.notes[:3]) or None,
-            hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
-        )
-    return state
+    from arena_topo.engines import engine_choice  # noqa: PLC0415 - only for dumps
+
+    queue = engine_choice.read_queue(paths, fabric, status_of=pod_status)
+    state = occupancy.read_occupancy(queue.records, source=queue.source, file=fabric)
+    if not queue.waiting:
+        return state
+    from arena_topo.gang import planning  # noqa: PLC0415 - the solver, only where jobs wait
+
+    left = planning.dumped_cluster(queue, "default")
+    return _reserved_as(left, replace(state, cluster=replace(state.cluster, notes=left.notes)))
 
 
 def select_nodes(

@@ -305,13 +305,12 @@ def _stop(*_signal: object) -> None:
 
 
 def _cluster(state: tuple[str, ...], fabric: str, session: Session) -> Cluster:
-    """The cluster of the dumps in `state`; without any that of the engine with its reservations."""
-    from arena_topo.engines import engine_choice  # noqa: PLC0415 - the verbs load what they need
-    from arena_topo.nodes import overview  # noqa: PLC0415 - as above
+    """The cluster of the dumps in `state`, or of the engine, with its reservations."""
+    from arena_topo.nodes import overview  # noqa: PLC0415 - the verbs load what they need
 
     described = network_of_option(fabric, state)
     if state:
-        return engine_choice.read_state(state, described)
+        return overview.read_nodes(state, described).cluster
     backend = open_engine(session, fabric=described)
     cluster = overview.with_reserved(backend.nodes(), backend).cluster
     session.names.nodes(backend, cluster)

@@ -223,15 +223,19 @@ class Real:
         planned = self.planned(name)
         return bool(planned) and self.bound(name) == planned
 
-    def until(self, holds: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-        """Wait until something holds.
+    def until(
+        self, holds: Callable[[], object], what: str | Callable[[], str], patience: float = PATIENCE
+    ) -> None:
+        """Wait until something holds; `what` may be a function, called when it did not.
 
         Raises:
             AssertionError: it did not in time.
         """
         deadline = time.monotonic() + patience
         while not holds():
-            assert time.monotonic() < deadline, f"not after {patience:.0f} s: {what}"
+            if time.monotonic() >= deadline:
+                said = what if isinstance(what, str) else what()
+                raise AssertionError(f"not after {patience:.0f} s: {said}")
             time.sleep(0.1)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
@@ -150,6 +150,16 @@ class Snapshot:
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
         return next((job for job in self.jobs if job.key == (namespace, name)), None)
+
+
+class QueueFacts(Protocol):
+    """What the order of a queue follows from beside its jobs."""
+
+    def priority(self, name: str) -> int:
+        """The value of a PriorityClass, or without a name of the default; 0 if it is unknown."""
+
+    def quotas(self, namespace: str) -> list[Manifest]:
+        """The ResourceQuotas of a namespace; empty if they are unknown."""
 
 
 def _is_used_by(record: Record | Unread, jobs: Collection[tuple[str, str]]) -> bool:
