@@ -78,14 +78,15 @@ class ReplayCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJob:
-    """A job that runs at the start: its GPUs by node, and how long it has run.
+    """A job that runs at the start: its GPUs by node, how long it has run, and its time limit.
 
-    A job of unknown age never ends.
+    It ends by its limit, else after as long again as it has run; one of unknown age never ends.
     """
 
     name: str
     places: Mapping[NodeName, tuple[GPUSet, int]]
     age: float | None
+    timeout: float | None = None
 
 
 class ReplayedJob(NamedTuple):

@@ -50,7 +50,13 @@ def read_running_cluster(
             free[node.name] = GPUSet(known & ~mine), left - count(mine) - unnamed
             if mine or unnamed:
                 places[job][node.name] = mine, unnamed
+    limits = {job.path: job.timeout for job in records if isinstance(job, JobRecord)}
     return idle, tuple(
-        HeldJob(name=job, places=held, age=now - starts[job] if job in starts else None)
+        HeldJob(
+            name=job,
+            places=held,
+            age=now - starts[job] if job in starts else None,
+            timeout=limits.get(job),
+        )
         for job, held in sorted(places.items())
     )

@@ -339,7 +339,7 @@ class _Replay:
         """A job of the dump has its GPUs until it ends."""
         gang = _Gang(-1 - len(self.running), 0.0, ())
         started = None if held.age is None else -held.age
-        running = Running(key=_key(gang.index), started=started)
+        running = Running(key=_key(gang.index), started=started, timeout=held.timeout)
         gang.places = held.places
         self.running[running.key] = running, gang
         self._take(gang)

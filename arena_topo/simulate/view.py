@@ -98,7 +98,8 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
         ageless = sum(job.age is None for job in rules.held)
         held.append(
             f"Running: {counted(len(rules.held), 'job')} of the dump, with"
-            f" {counted(_held_gpus(rules), 'GPU')}; each ends after as long again as it has run"
+            f" {counted(_held_gpus(rules), 'GPU')}; each ends by its time limit, else after as"
+            " long again as it has run"
             + (f", {ageless} of unknown age never" if ageless else "")
         )
     begin, end = (f"{100 * share:g} %" for share in rules.window)
