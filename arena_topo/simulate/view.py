@@ -99,8 +99,7 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
         held.append(
             f"Running: {counted(len(rules.held), 'job')} of the dump, with"
             f" {counted(_held_gpus(rules), 'GPU')}; each ends by its time limit, else after as"
-            " long again as it has run"
-            + (f", {ageless} of unknown age never" if ageless else "")
+            " long again as it has run" + (f", {ageless} of unknown age never" if ageless else "")
         )
     begin, end = (f"{100 * share:g} %" for share in rules.window)
     return [
