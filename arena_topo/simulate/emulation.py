@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import Wire
 from arena_topo.errors import UsageError
-from arena_topo.topology import Cluster, Node, NodeName, Tier, presets
+from arena_topo.topology import Cluster, Tier, idle_node, presets
 
 LEAF_NODES = 8
 """Nodes below one leaf switch of an emulated network."""
@@ -60,14 +60,7 @@ def emulated_cluster(text: str, wire: Wire) -> Cluster:
     network = NETWORKS[wire]
     return Cluster(
         nodes=tuple(
-            Node(
-                name=NodeName(machine.name),
-                machine=machine,
-                free=machine.everything,
-                allocatable=machine.everything,
-                dedicated=True,
-                domains=(f"leaf-{at // LEAF_NODES}",),
-            )
+            idle_node(machine, (f"leaf-{at // LEAF_NODES}",))
             for at, machine in enumerate(presets.emulated_machines(machine_counts(text)))
         ),
         tiers=(Tier(name="leaf", bandwidth=network.leaf),),

@@ -23,10 +23,6 @@ MAX_SEEDS, MAX_LOAD = 1_000, 10.0
 """The most seeds, and the largest load."""
 
 
-MAX_SEEDS, MAX_LOAD = 1_000, 10.0
-"""The most seeds, and the largest load."""
-
-
 def plan_of(
     trace: str, request: SimulationRequest, fabric: FabricFile | None = None
 ) -> SimulationPlan:
