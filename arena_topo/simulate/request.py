@@ -50,15 +50,15 @@ def plan_of(
             read_running_cluster,
         )
 
-        cluster, held = read_running_cluster(request.state, fabric)
+        cluster, running = read_running_cluster(request.state, fabric)
         network = f"{request.network.upper()}, {network_text(cluster)}"
     else:
-        cluster, held = emulated_cluster(request.nodes, request.network), ()
+        cluster, running = emulated_cluster(request.nodes, request.network), ()
         network = NETWORKS[request.network].text
     rules = ReplayRules(
         cluster=cluster,
         wire=request.network,
-        held=held,
+        running=running,
         as_run=request.durations is Durations.AS_RUN,
         speeds=_speeds(request.speed),
         window=_window(request.window),

@@ -29,7 +29,7 @@ from arena_topo.simulate.cases import (
 from arena_topo.words import counted
 
 MAX_TRACE_JOBS = 2_000_000
-"""The most jobs of a trace that are kept, at some 250 bytes each."""
+"""The most jobs of a trace, in memory at some 250 bytes each."""
 
 MAX_LOG = 1 << 30
 """The most bytes of a job log of Philly: JSON is decoded as a whole, and takes as much memory."""
