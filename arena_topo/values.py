@@ -105,9 +105,9 @@ from arena_topo.reasons.seen import SeenJob as SeenJob
 from arena_topo.simulate import Durations as Durations
 from arena_topo.simulate import ReplayPolicy as ReplayPolicy
 from arena_topo.simulate import SimulationRequest as SimulationRequest
-from arena_topo.simulate.cases import HeldJob as HeldJob
 from arena_topo.simulate.cases import ReplayCase as ReplayCase
 from arena_topo.simulate.cases import ReplayedJob as ReplayedJob
+from arena_topo.simulate.cases import RunningJob as RunningJob
 from arena_topo.simulate.cases import Sample as Sample
 from arena_topo.simulate.cases import Trace as Trace
 from arena_topo.simulate.cases import TraceJob as TraceJob

@@ -86,6 +86,7 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
 
 RULES = {
     "activeDeadlineSeconds": {
+        "clusters/rules.py": "time_limit",
         "engines/local/supervisor.py": "the local engine ends its own jobs",
         "manifests/requests.py": "the flags of a job are read back",
     },

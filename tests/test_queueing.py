@@ -519,7 +519,10 @@ def test_whoever_comes_later_never_delays_the_head(seen: Situation, head: Waitin
 def test_a_gang_of_one_worker_reserves_the_node_where_the_youngest_jobs_are_fewest(
     seen: Situation, size: int
 ) -> None:
-    """On each node its jobs end, the shortest remaining time first, until the worker fits."""
+    """On each node its jobs end, the shortest remaining time first, until the worker fits.
+
+    Of jobs with equal times the last by name ends first.
+    """
     assert GPU_HOURS.price is not None
     placement = reserved_placement(gang("head", gpus=size), seen, GPU_HOURS)
     assert placement is not None
@@ -527,7 +530,8 @@ def test_a_gang_of_one_worker_reserves_the_node_where_the_youngest_jobs_are_fewe
     def greedy(at: int) -> float:
         one, cost = seen.cluster.nodes[at], 0.0
         free = one.free_count
-        for use in sorted(seen.uses[one.name], key=lambda use: use.job.remaining(NOW)):
+        by_name = sorted(seen.uses[one.name], key=lambda use: use.job.key, reverse=True)
+        for use in sorted(by_name, key=lambda use: use.job.remaining(NOW)):
             if free >= size:
                 break
             free, cost = free + use.size, cost + use.job.remaining(NOW) * use.size / HOUR

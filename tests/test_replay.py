@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from test_controller import World, world
 
 from arena_topo.bandwidth import Wire
 from arena_topo.queueing import Running, Situation, Waiting, seats_of_placement, taken
@@ -27,6 +28,9 @@ from arena_topo.simulate.traces import Poisson
 from arena_topo.solver import Placement, Request
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Holding, count, members, presets
+
+__all__ = ["world"]
+"""The fixture."""
 
 HOUR = 3600.0
 
@@ -417,6 +421,57 @@ def test_starts_are_those_of_the_functions_that_decide_on_a_cluster(  # noqa: PL
     wanted = plain_starts(rows, idle, wire=wire, queue=queue, patience=patience, share=share)
     assert starts(outcome) == [start for start, _ in wanted]
     assert [job.nodes for job in outcome.jobs] == [len(places) for _, places in wanted]
+
+
+CONTROLLED = (
+    TraceJob("long", 0.0, 9000.0, 4, 4, timeout=9000.0),
+    TraceJob("half", 200.0, 1500.0, 8, 8, timeout=1600.0),
+    TraceJob("large", 400.0, 600.0, 16, 8),
+    TraceJob("brief", 600.0, 700.0, 8, 8, timeout=800.0),
+    TraceJob("small", 800.0, 900.0, 4, 4),
+    TraceJob("young", 1000.0, 400.0, 8, 8),
+    TraceJob("last", 1200.0, 300.0, 16, 8),
+)
+"""Jobs for three machines: a head that waits, backfill by a time limit, and gangs behind it."""
+
+
+def controlled_starts(here: World, jobs: Sequence[TraceJob]) -> dict[str, tuple[float, set[str]]]:
+    """When and where the controller starts jobs that are submitted, and end, as in a trace."""
+    started: dict[str, tuple[float, set[str]]] = {}
+    left, now = list(jobs), 0.0
+    ends: dict[str, float] = {}
+    while left or ends or len(started) < len(jobs):
+        moment = min([*(job.submitted for job in left), *ends.values()])
+        here.later(moment - now)
+        now = moment
+        for name in [name for name, end in ends.items() if end == now]:
+            here.backend.delete(name, "default")
+            del ends[name]
+        here.cluster.settle()
+        for job in [job for job in left if job.submitted == now]:
+            limit = int(job.timeout or 0)
+            here.submit(job.name, job.gpus // job.each, job.each, running_timeout=limit)
+            left.remove(job)
+        here.rounds(3)
+        for job in jobs:
+            if job.name not in started and job not in left and here.runs(job.name):
+                started[job.name] = now, here.nodes(job.name)
+                ends[job.name] = now + job.duration
+    return started
+
+
+def test_the_controller_on_a_fake_cluster_starts_the_jobs_of_a_trace_as_the_replay_does(
+    world: Callable[..., World],
+) -> None:
+    wanted = controlled_starts(world(3), CONTROLLED)
+    outcome = replay(
+        Trace(jobs=CONTROLLED, layout="test"),
+        "3xdgx-1-v100",
+        rules={"as_run": True, "review": 0.0},
+    )
+    began = {CONTROLLED[job.row].name: (job.started, job.nodes) for job in outcome.jobs}
+    assert {name: (at, len(nodes)) for name, (at, nodes) in wanted.items()} == began
+    assert [job.row for job in outcome.jobs if job.waited] == [2, 5, 6]
 
 
 # What was published

@@ -207,7 +207,7 @@ def running(name: str, group: str, started: str | None) -> dict[str, object]:
     }
 
 
-def test_jobs_of_a_dump_hold_their_gpus_for_as_long_again(simulate, tmp_path):
+def test_jobs_of_a_dump_hold_their_gpus_to_their_limit_or_for_as_long_again(simulate, tmp_path):
     dump = json.loads((Path(__file__).parent / "dumps" / "two-dgx-1.json").read_text())
     nodes = [item for item in dump["items"] if item["kind"] == "Node"]
     pods = [
@@ -223,8 +223,18 @@ def test_jobs_of_a_dump_hold_their_gpus_for_as_long_again(simulate, tmp_path):
     starts = {row["job_id"]: row["start_s"] for row in csv.DictReader(io.StringIO(out))}
     assert starts == {"a": "3600", "b": "1"}
     code, out, _ = simulate(*line)
-    running_line = "Running: 2 jobs of the dump, with 6 GPUs; each ends after as long again as it"
+    running_line = "Running: 2 jobs of the dump, with 6 GPUs; each ends by its time limit, else"
     assert running_line in out
+    limited = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": "old", "namespace": "a"},
+        "spec": {"runPolicy": {"activeDeadlineSeconds": 5400}},
+    }
+    state.write_text(json.dumps({**dump, "items": [*nodes, *pods, limited]}))
+    out = simulate(*line, "--queue", "none", "-o", "csv")[1]
+    starts = {row["job_id"]: row["start_s"] for row in csv.DictReader(io.StringIO(out))}
+    assert starts == {"a": "1800", "b": "1"}
     # Without a start nobody knows an end.
     state.write_text(json.dumps({**dump, "items": [*nodes, running("old", "0,1", None)]}))
     code, out, _ = simulate(*line)

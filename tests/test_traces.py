@@ -196,6 +196,14 @@ def test_too_many_jobs_are_refused_while_reading(monkeypatch: pytest.MonkeyPatch
     rows = "".join(f"{job},0,1,1\n" for job in range(9))
     refused = refusal("job_id,submit_s,duration_s,gpus\n" + rows)
     assert refused.message == "trace.csv: the trace has more than 2 jobs"
+    assert refused.why == "all jobs are kept in memory, to be sorted by their submission"
+
+
+def test_a_job_log_that_is_too_large_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(traces, "MAX_LOG", 2 * traces.MAX_LINE)
+    refused = refusal("[" + " " * 4 * traces.MAX_LINE + "]")
+    assert refused.message == "trace.csv: the job log has more than 0 GiB"
+    assert "CSV, which is read line by line" in (refused.hint or "")
 
 
 def test_a_generated_trace_is_that_of_its_seed():

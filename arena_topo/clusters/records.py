@@ -24,6 +24,7 @@ from arena_topo.clusters.rules import (
     job_over,
     parse_quantity,
     pod_request,
+    time_limit,
     worker_pod_template,
     worker_replicas,
 )
@@ -188,7 +189,7 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     GPUs are `exact`, the kubelet picks them. `reserved` are those that wait for its next start,
     beyond the GPUs of `workers`, each with `cpu` (cores) and `memory` (bytes), `since` (Unix
     seconds) its stop; None if that is not known. `waits`: it is in the queue of arena-topo, without
-    a placement.
+    a placement. `timeout` is the limit of its running time in seconds.
     """
 
     kind: ClassVar[str] = "MPIJob"
@@ -202,6 +203,7 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     exact: bool = True
     suspended: bool = False
     waits: bool = False
+    timeout: float | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -722,6 +724,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         namespace=meta.namespace or "",
         suspended=suspended,
         waits=suspended and not idle and state == "waiting",
+        timeout=time_limit(mpijob),
     )
     placed = reserves(state) and MAP in notes and not idle
     kept = RESERVED_ANNOTATION in notes and state not in {"", "held"} and not idle

@@ -20,6 +20,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EVICTED = "MPIJobEvicted"
 """The reason with which mpi-operator reports a job as failed after the eviction of a worker."""
 
+_LONGEST = (1 << 63) - 1
+"""The upper limit of a job's time limit in seconds: the field is an int64."""
+
 OVER = ("Succeeded", "Failed")
 """Phases in which a pod or a job holds no resources."""
 
@@ -54,6 +57,13 @@ def launcher_command(mpijob: Object) -> str:
         return ""
     lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
     return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)
+
+
+def time_limit(mpijob: Object) -> float | None:
+    """The seconds that a job may run after each start; None without a limit."""
+    policy = (mpijob.get("spec") or {}).get("runPolicy")
+    limit = policy.get("activeDeadlineSeconds") if isinstance(policy, dict) else None
+    return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
 
 
 def job_over(mpijob: Object) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 
 from arena_topo.clusters.queues import is_suspended
 from arena_topo.clusters.records import PodRecord
+from arena_topo.clusters.rules import time_limit
 from arena_topo.engines import Event, JobStatus, Phase
 from arena_topo.engines.backend import Backend, Pausing
 from arena_topo.engines.kubernetes.facts import Denied, JobFacts, Object
@@ -28,7 +29,6 @@ from arena_topo.engines.kubernetes.mpijob import (
     reports_running,
     seconds,
     started,
-    time_limit,
 )
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from arena_topo.clusters.objects import Object
 from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE_LABEL, KUEUE_NAME, manager
 from arena_topo.clusters.quota import shortfall
-from arena_topo.clusters.rules import pod_over
+from arena_topo.clusters.rules import pod_over, time_limit
 from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes.facts import OPERATOR_GRACE
 from arena_topo.engines.kubernetes.mpijob import (
@@ -34,7 +34,6 @@ from arena_topo.engines.kubernetes.mpijob import (
     overran,
     pinned_nodes,
     seconds,
-    time_limit,
     touched,
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time

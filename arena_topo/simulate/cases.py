@@ -16,7 +16,7 @@ class TraceJob(NamedTuple):
     """A job of a trace; times are seconds since the first submission.
 
     `gpus` is the number of all its GPUs, `each` that of a worker. `workload` is "" where the trace
-    does not tell, `timeout` the limit of its running time.
+    has none, `timeout` the limit of its running time.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Trace:
     """The jobs of a trace in the order of their submission.
 
     `layout` is the kind of its source. `left_out` counts the rows without a job of GPUs, by reason.
-    `shaped`: it tells how many GPUs a worker has. `disordered` rows came before an earlier one.
+    `shaped`: it has the number of GPUs of a worker. `disordered` rows came before an earlier one.
     """
 
     jobs: tuple[TraceJob, ...]
@@ -80,15 +80,16 @@ class ReplayCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldJob:
-    """A job that runs at the start: its GPUs by node, and how long it has run.
+class RunningJob:
+    """A job that runs at the start: its GPUs by node, how long it has run, and its time limit.
 
-    A job of unknown age never ends.
+    It ends by its limit, else after as long again as it has run; one of unknown age never ends.
     """
 
     name: str
     places: Mapping[NodeName, tuple[GPUSet, int]]
     age: float | None
+    timeout: float | None = None
 
 
 class ReplayedJob(NamedTuple):

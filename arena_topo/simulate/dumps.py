@@ -9,14 +9,14 @@ from dataclasses import replace
 from arena_topo.clusters import dump, observed
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord
 from arena_topo.errors import UsageError
-from arena_topo.simulate.cases import HeldJob
+from arena_topo.simulate.cases import RunningJob
 from arena_topo.topology import Cluster, GPUSet, NodeName, count
 from arena_topo.topology.fabric import FabricFile
 
 
 def read_running_cluster(
     paths: Sequence[str], fabric: FabricFile | None
-) -> tuple[Cluster, tuple[HeldJob, ...]]:
+) -> tuple[Cluster, tuple[RunningJob, ...]]:
     """The cluster of dumps without any pod, and what runs on it, with the time since its start.
 
     Nodes that take no pods are left out. The newest start of a pod counts as now. UsageError if the
@@ -31,7 +31,7 @@ def read_running_cluster(
     )
     nodes = tuple(node for node in idle.nodes if node.unavailable is None and node.shared is None)
     if not any(node.free_count for node in nodes):
-        raise UsageError(f"{source}: the dump holds no node with usable GPUs")
+        raise UsageError(f"{source}: the dump has no node with usable GPUs")
     idle = replace(idle, nodes=nodes)
     pods = [record for record in records if isinstance(record, PodRecord)]
     starts: dict[str, float] = {}
@@ -50,7 +50,13 @@ def read_running_cluster(
             free[node.name] = GPUSet(known & ~mine), left - count(mine) - unnamed
             if mine or unnamed:
                 places[job][node.name] = mine, unnamed
+    limits = {job.path: job.timeout for job in records if isinstance(job, JobRecord)}
     return idle, tuple(
-        HeldJob(name=job, places=held, age=now - starts[job] if job in starts else None)
-        for job, held in sorted(places.items())
+        RunningJob(
+            name=job,
+            places=taken,
+            age=now - starts[job] if job in starts else None,
+            timeout=limits.get(job),
+        )
+        for job, taken in sorted(places.items())
     )

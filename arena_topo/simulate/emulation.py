@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import Wire
 from arena_topo.errors import UsageError
-from arena_topo.topology import Cluster, Node, NodeName, PoolRates, Tier, in_pool, presets
+from arena_topo.topology import Cluster, PoolRates, Tier, idle_node, in_pool, presets
 
 LEAF_NODES = 8
 """Nodes below one leaf switch of an emulated network."""
@@ -63,15 +63,7 @@ def emulated_cluster(text: str, wire: Wire, pools: Sequence[PoolRates] = ()) -> 
     machines = [in_pool(machine, pools) for machine in named]
     return Cluster(
         nodes=tuple(
-            Node(
-                name=NodeName(machine.name),
-                machine=machine,
-                free=machine.everything,
-                allocatable=machine.everything,
-                dedicated=True,
-                domains=(f"leaf-{at // LEAF_NODES}",),
-            )
-            for at, machine in enumerate(machines)
+            idle_node(machine, (f"leaf-{at // LEAF_NODES}",)) for at, machine in enumerate(machines)
         ),
         tiers=(Tier(name="leaf", bandwidth=network.leaf),),
         beyond=network.beyond,

@@ -55,6 +55,6 @@ def _reaches(machine: Machine, gpus: GPUSet) -> tuple[GPUSet, GPUSet]:
             )
             for level in (1, 2)
         )
-        # The machine is kept, so that nothing else gets these ids.
+        # The machine stays referenced, so that nothing else gets these ids.
         known = _KNOWN[key] = machine, (GPUSet(reaches[0]), GPUSet(reaches[1]))
     return known[1]

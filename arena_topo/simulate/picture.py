@@ -231,11 +231,17 @@ def _drawn(plot: _Plot) -> Sheet:
 def simulation_html(simulation: Simulation, screen: str) -> str:
     """A page with the pictures and the whole screen, in one file."""
     svg = simulation_svg(simulation)
+    # Sentences wrap; a table keeps its columns and scrolls.
+    blocks = "\n".join(
+        f'<pre class="{"table" if block.startswith("LOAD ") else "words"}">{escape(block)}</pre>'
+        for block in screen.strip().split("\n\n")
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n<title>Simulation</title>\n'
         "<style>body{max-width:64rem;margin:1rem auto;padding:0 1rem;font-family:sans-serif}"
         "svg{max-width:100%;height:auto}pre{overflow-x:auto}"
+        ".words{white-space:pre-wrap}"
         "@media (prefers-color-scheme:dark){body{background:#111;color:#ddd}}</style>\n"
-        f"</head>\n<body>\n{svg}<pre>{escape(screen)}</pre>\n</body>\n</html>\n"
+        f"</head>\n<body>\n{svg}{blocks}\n</body>\n</html>\n"
     )

@@ -32,10 +32,10 @@ from arena_topo.queueing.reservation import (
     left_for,
 )
 from arena_topo.simulate.cases import (
-    HeldJob,
     ReplayCase,
     ReplayedJob,
     ReplayOutcome,
+    RunningJob,
     Sample,
     Trace,
     WaitCause,
@@ -58,7 +58,7 @@ QUEUE_RULES: Mapping[str, QueueRule] = {
 where the fewest GPUs are, on the best GPUs of the empty cluster, nobody passes, no reservation."""
 
 WORKLOAD_MIX = ("bert-base", "bert-large", "resnet50", "resnet50-amp", "vgg16")
-"""The trainings that jobs are, each as often, where the trace does not tell: those of the catalogue
+"""The trainings that jobs are, each as often, where the trace has none: those of the catalogue
 with a step that was measured on one V100."""
 
 MIX_GPU = "V100"
@@ -76,7 +76,7 @@ SAMPLES = 200
 class ReplayRules:
     """What all replays of a simulation have in common.
 
-    `cluster` is without jobs; `held` run on it at the start. With `as_run` a duration is the one
+    `cluster` is without jobs; `running` are on it at the start. With `as_run` a duration is the one
     that the trace had wherever the job ran; else that of its best placement. `speeds` are those of
     GPU models, 1 for the others. `window` are the shares of the jobs between which jobs are
     measured. `review` is the time after which a reservation is reviewed; with 0 it is decided at
@@ -85,7 +85,7 @@ class ReplayRules:
 
     cluster: Cluster
     wire: Wire
-    held: tuple[HeldJob, ...] = ()
+    running: tuple[RunningJob, ...] = ()
     as_run: bool = False
     speeds: Mapping[str, float] = field(default_factory=dict)
     window: tuple[float, float] = (0.0, 1.0)
@@ -98,17 +98,17 @@ def replay_trace(trace: Trace, rules: ReplayRules, case: ReplayCase) -> ReplayOu
 
 
 class _IdleSolver(Solver):
-    """The solver of the cluster without jobs, which never changes: each answer is kept."""
+    """The solver of the cluster without jobs, which never changes: each answer is cached."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._found: dict[tuple[object, ...], Placement | None] = {}
+        self._answers: dict[tuple[object, ...], Placement | None] = {}
 
     def find(self, request: Request) -> Placement | None:
         key = (request.workers, request.gpus, request.min_bandwidth, request.policy)
-        if key not in self._found:
-            self._found[key] = super().find(request)
-        return self._found[key]
+        if key not in self._answers:
+            self._answers[key] = super().find(request)
+        return self._answers[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class _Gang:
 class _Shape:
     """The waiting jobs of one shape, priority and limit: one search serves all of them.
 
-    `refused` tells whether the first has no place on the nodes as they are, and beside the head.
+    `refused`: whether the first has no place on the nodes as they are, and beside the head.
     """
 
     __slots__ = ("cause", "changed", "clocks", "gangs", "priority", "refused", "request", "timeout")
@@ -233,8 +233,8 @@ class _Replay:
     # Events
 
     def run(self) -> ReplayOutcome:
-        for held in self.rules.held:
-            self._hold(held)
+        for running in self.rules.running:
+            self._hold(running)
         at, jobs = 0, len(self.submissions)
         while self._upcoming() or at < jobs:
             upcoming = self.submissions[at] if at < jobs else math.inf
@@ -335,12 +335,12 @@ class _Replay:
             average = total / (self.now - gang.at) if self.now > gang.at else level
             self.done.append(record._replace(ended=self.now, neighbours=average))
 
-    def _hold(self, held: HeldJob) -> None:
+    def _hold(self, job: RunningJob) -> None:
         """A job of the dump has its GPUs until it ends."""
         gang = _Gang(-1 - len(self.running), 0.0, ())
-        started = None if held.age is None else -held.age
-        running = Running(key=_key(gang.index), started=started)
-        gang.places = held.places
+        started = None if job.age is None else -job.age
+        running = Running(key=_key(gang.index), started=started, timeout=job.timeout)
+        gang.places = job.places
         self.running[running.key] = running, gang
         self._take(gang)
         if started is not None:
@@ -410,10 +410,10 @@ class _Replay:
         solver = self._synced(beside=beside)
         if beside:
             assert self.head is not None
-            kept = Counter[str]()
+            reserved = Counter[str]()
             for name, gpus in self.reserved.items():
-                kept[self.models[name]] += gpus
-            if self.head.strict or _most(self.free_of - kept) < shape.gpus:
+                reserved[self.models[name]] += gpus
+            if self.head.strict or _most(self.free_of - reserved) < shape.gpus:
                 return None
         return choose_placement(self.case.policy, shape.request, solver, self.chance)
 
@@ -540,16 +540,16 @@ class _Replay:
     ) -> tuple[float, float, float]:
         """How many times longer a step takes than with the best placement, and the range."""
         best = self.idle.find(request)
-        here, there = placement.bandwidth, None if best is None else best.bandwidth
-        if here is None or there is None or here == there:
+        now, ideal = placement.bandwidth, None if best is None else best.bandwidth
+        if now is None or ideal is None or now == ideal:
             return 1.0, 1.0, 1.0
         workload = self.kinds[index]
         machines = (self.nodes[name].machine for name in placement.nodes)
         overlap = overlap_in(machines)
-        key = (workload.name, _known(here), _known(there), overlap)
+        key = (workload.name, _known(now), _known(ideal), overlap)
         if key not in self.slowdowns:
-            one = ratio(workload, here, there, overlap=overlap)
-            self.slowdowns[key] = one.value, one.low, one.high
+            longer = ratio(workload, now, ideal, overlap=overlap)
+            self.slowdowns[key] = longer.value, longer.low, longer.high
         return self.slowdowns[key]
 
     def _take(self, gang: _Gang) -> None:

@@ -23,10 +23,6 @@ MAX_SEEDS, MAX_LOAD = 1_000, 10.0
 """The most seeds, and the largest load."""
 
 
-MAX_SEEDS, MAX_LOAD = 1_000, 10.0
-"""The most seeds, and the largest load."""
-
-
 def plan_of(
     trace: str, request: SimulationRequest, fabric: FabricFile | None = None
 ) -> SimulationPlan:
@@ -55,10 +51,10 @@ def plan_of(
             read_running_cluster,
         )
 
-        cluster, held = read_running_cluster(request.state, fabric)
+        cluster, running = read_running_cluster(request.state, fabric)
         network = f"{request.network.upper()}, {network_text(cluster)}"
     else:
-        cluster, held = emulated_cluster(request.nodes, request.network, pools), ()
+        cluster, running = emulated_cluster(request.nodes, request.network, pools), ()
         network = NETWORKS[request.network].text
     for pool in pools:
         if pool.wire != request.network or all(node.machine.pool != pool for node in cluster.nodes):
@@ -72,7 +68,7 @@ def plan_of(
     rules = ReplayRules(
         cluster=cluster,
         wire=request.network,
-        held=held,
+        running=running,
         as_run=request.durations is Durations.AS_RUN,
         speeds=_speeds(request.speed),
         window=_window(request.window),

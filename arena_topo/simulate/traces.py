@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -29,7 +29,10 @@ from arena_topo.simulate.cases import (
 from arena_topo.words import counted
 
 MAX_TRACE_JOBS = 2_000_000
-"""The most jobs of a trace that are kept, at some 250 bytes each."""
+"""The most jobs of a trace, in memory at some 250 bytes each."""
+
+MAX_LOG = 1 << 30
+"""The most bytes of a job log of Philly: JSON is decoded as a whole, and takes as much memory."""
 
 MAX_DURATION = 10 * 365 * 86400.0
 """The longest duration of a job that is believed, in seconds."""
@@ -267,9 +270,17 @@ def read_trace(path: str) -> Trace:
 def parse_trace(file: IO[bytes], name: str) -> Trace:
     """The trace in bytes; UsageError, with `name`, if it has no job to replay."""
     first = file.readline(MAX_LINE)
-    rest = iter(lambda: file.readline(MAX_LINE), b"")
     if first.lstrip()[:1] in {b"[", b"{"}:
-        return _of_json(b"".join(chain([first], rest)), name)
+        chunks = iter(lambda: file.read(MAX_LINE), b"")
+        data = b"".join(chain([first], islice(chunks, MAX_LOG // MAX_LINE)))
+        if file.read(1):
+            raise UsageError(
+                f"{name}: the job log has more than {MAX_LOG >> 30} GiB",
+                why="JSON is decoded as a whole, in memory",
+                hint=f"write it as CSV, which is read line by line: {COLUMNS_HINT}",
+            )
+        return _of_json(data, name)
+    rest = iter(lambda: file.readline(MAX_LINE), b"")
     lines = _decoded(chain([first], rest), encoding(first), name)
     heading = next((line for line in lines if line.strip()), None)
     if heading is None:
@@ -379,6 +390,7 @@ def _collected(
         if len(jobs) > MAX_TRACE_JOBS:
             raise UsageError(
                 f"{name}: the trace has more than {MAX_TRACE_JOBS:,} jobs",
+                why="all jobs are kept in memory, to be sorted by their submission",
                 hint="give a part of it: head -n 1000000",
             )
     if not jobs:

@@ -93,13 +93,13 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
         ", ".join(f"{model} {speed:g} x" for model, speed in sorted(rules.speeds.items()))
         or "as fast as each other"
     )
-    held = []
-    if rules.held:
-        ageless = sum(job.age is None for job in rules.held)
-        held.append(
-            f"Running: {counted(len(rules.held), 'job')} of the dump, with"
-            f" {counted(_held_gpus(rules), 'GPU')}; each ends after as long again as it has run"
-            + (f", {ageless} of unknown age never" if ageless else "")
+    running = []
+    if rules.running:
+        ageless = sum(job.age is None for job in rules.running)
+        running.append(
+            f"Running: {counted(len(rules.running), 'job')} of the dump, with"
+            f" {counted(_running_gpus(rules), 'GPU')}; each ends by its time limit, else after as"
+            " long again as it has run" + (f", {ageless} of unknown age never" if ageless else "")
         )
     begin, end = (f"{100 * share:g} %" for share in rules.window)
     return [
@@ -114,7 +114,7 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
             " longer as its step does"
         ),
         f"GPU models: {speeds}",
-        *held,
+        *running,
         (
             "Queue: by priority, then age; the reservation of the head is decided anew after"
             f" {Duration(int(rules.review))} of the trace"
@@ -128,8 +128,10 @@ def taken_for_granted(plan: SimulationPlan) -> list[str]:
     ]
 
 
-def _held_gpus(rules: ReplayRules) -> int:
-    return sum(count(gpus) + unnamed for job in rules.held for gpus, unnamed in job.places.values())
+def _running_gpus(rules: ReplayRules) -> int:
+    return sum(
+        count(gpus) + unnamed for job in rules.running for gpus, unnamed in job.places.values()
+    )
 
 
 def notes_on(simulation: Simulation) -> Iterator[str]:

@@ -582,6 +582,19 @@ WITHOUT_RDMA = 1.25
 """GB/s of a node without RDMA where others offer it: 10 GbE, below every path inside a node."""
 
 
+def idle_node(machine: Machine, domains: tuple[str, ...] = ()) -> Node:
+    """A node that has this machine for arena-topo alone, with all of its GPUs free."""
+    return Node(
+        name=NodeName(machine.name),
+        machine=machine,
+        free=machine.everything,
+        allocatable=machine.everything,
+        # No other scheduler is known to give out these GPUs.
+        dedicated=True,
+        domains=domains,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """All nodes, and the network between them.

@@ -51,9 +51,6 @@ _MOST_GPUS = 2**31 - 1
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 
-_LONGEST = (1 << 63) - 1
-"""The upper limit of a job's time limit in seconds: the field is an int64."""
-
 NO_PODS = "the MPI operator has not created its pods yet"
 
 _STUCK = frozenset(
@@ -652,12 +649,6 @@ def failed_at(mpijob: Object) -> float | None:
     if failure.get("status") != "True" or reason not in {"BackoffLimitExceeded", EVICTED}:
         return None
     return seconds((mpijob.get("status") or {}).get("completionTime"))
-
-
-def time_limit(mpijob: Object) -> float | None:
-    """The seconds that a job may run after each start; None without a limit."""
-    limit = ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("activeDeadlineSeconds")
-    return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
 
 
 def reports_running(mpijob: Object) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
-from arena_topo.clusters.rules import job_over
-from arena_topo.engines.kubernetes.mpijob import failed_at, job_of_pod, started, time_limit
+from arena_topo.clusters.rules import job_over, time_limit
+from arena_topo.engines.kubernetes.mpijob import failed_at, job_of_pod, started
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.manifests import (
     FORMAT_ANNOTATION,

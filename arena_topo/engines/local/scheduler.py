@@ -32,9 +32,9 @@ from arena_topo.topology import (
     Holding,
     Machine,
     Node,
-    NodeName,
     count,
     gpu_set,
+    idle_node,
     members,
     nvidia,
 )
@@ -100,17 +100,7 @@ def local_machines(emulate: str | None) -> Cluster:
 
 def _cluster(machines: Iterable[Machine], *, emulated: bool, source: str) -> Cluster:
     return Cluster(
-        nodes=tuple(
-            Node(
-                name=NodeName(machine.name),
-                machine=machine,
-                free=machine.everything,
-                allocatable=machine.everything,
-                # No other scheduler is known to give out these GPUs.
-                dedicated=True,
-            )
-            for machine in machines
-        ),
+        nodes=tuple(idle_node(machine) for machine in machines),
         emulated=emulated,
         source=source,
     )
