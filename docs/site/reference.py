@@ -26,8 +26,8 @@ SITE = DOCS / "site" / "mkdocs.yml"
 _MARK = "      # Made by reference.py, down to the end of the list.\n"
 
 GUIDES: Mapping[str, tuple[str, ...]] = {
-    "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "job-file"),
-    "plan mpi": ("how-it-works", "job-file"),
+    "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "fabric-file", "job-file"),
+    "plan mpi": ("plan-output", "how-it-works", "fabric-file", "job-file"),
     "forecast": ("forecast", "fidelity"),
     "calibrate": ("howto/calibrating", "fidelity"),
     "simulate": ("simulate",),
@@ -45,7 +45,7 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "top job": ("observing",),
     "topology": ("how-it-works",),
     "topology presets": ("local-engine",),
-    "topology show": ("how-it-works",),
+    "topology show": ("how-it-works", "fabric-file"),
     "topology discover": ("howto/calibrating",),
     "topology publish": ("on-kubernetes", "howto/calibrating"),
     "check": ("on-kubernetes", "howto/pending"),
