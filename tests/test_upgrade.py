@@ -114,7 +114,8 @@ def test_jobs_of_both_versions_are_seen_by_both_and_changed_by_who_knows_them(ru
         # An older command beside a newer one: all is shown and counted, and nothing changed.
         code, out, err = run("present", "get", "new", "-o", "json")
         assert code == 0, err
-        assert json.loads(out)["status"] == "RUNNING"
+        shown = json.loads(out)
+        assert (shown["status"], shown["placement"]["state"]) == ("RUNNING", "settled")
         _, out, _ = run("present", "list")
         assert {line.split()[0] for line in out.splitlines()[1:3]} == {"new", "old"}
         table = run("present", "top", "node")[1].splitlines()
@@ -133,9 +134,9 @@ def test_jobs_of_both_versions_are_seen_by_both_and_changed_by_who_knows_them(ru
         assert json.loads(out)["status"] == "PENDING"
         code, out, err = run("present", "why", "next")
         assert code == 0, err
-        print(
-            out, run("present", "get", "new", "-o", "json")[1], run("present", "list", "-o", "wide")
-        )
+        assert "cannot be placed now" in out
+        listed = run("present", "list", "-o", "wide")[1].splitlines()
+        assert "3 workers x 8 GPUs cannot be placed now" in listed[1]
         assert run("present", "delete", "next")[0] == 0
 
         # A newer command beside an older one: what the version before wrote is fully known.
