@@ -267,7 +267,8 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         "|- xxxxxxxx  0 free  8 x A100  d (MIG)\n"
         "|- ########  0 free  8 x A100  d2 (NotReady; reserved for topology jobs)\n"
         "`- ...####x  3 free  8 x V100  f\n"
-        ". free  # in use  ? some of these are in use or unhealthy; it is not reported which"
+        ". free  # in use  ? some of these are in use, reserved or unhealthy; it is not reported"
+        " which"
         "  x cannot be used now\n"
         "Not shown: 1 node without GPUs\n"
     )

@@ -1,7 +1,7 @@
 """Commands of two versions on one cluster, as during an upgrade: each respects the other's records.
 
 The later version is the wheel of a copy of this clone that writes records of the next format, reads
-both, and has an annotation more.
+both, and has an annotation, a state, a reason and a field of the request more.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ CHANGES = {
     "manifests/annotations.py": [
         ('FORMAT_ANNOTATION: "v1"', 'FORMAT_ANNOTATION: "v2"'),
         ('FORMAT_ANNOTATION, {"v1"}', 'FORMAT_ANNOTATION, {"v1", "v2"}'),
+        ("STATE: forecast.state}", 'STATE: forecast.state.replace("placed", "settled")}'),
+    ],
+    "manifests/__init__.py": [('"placed", "held"}', '"placed", "held", "settled"}')],
+    "manifests/requests.py": [('"gpus": job.gpus}', '"gpus": job.gpus, "mood": "good"}')],
+    "manifests/cause.py": [
+        ('TEXT = "text"', 'TEXT = "mood"'),
+        ("if cause.code != CauseCode.TEXT:", "if cause.code:"),
     ],
     "manifests/pins.py": [
         ('FORMAT_ANNOTATION: "v1"', 'FORMAT_ANNOTATION: "v2", "arena-topo.io/mood": "good"')
@@ -86,10 +93,14 @@ def run(versions, tmp_path):
     return run
 
 
-def submit(run, version, name, gpus):
-    flags = [f"--name={name}", f"--gpus={gpus}", "--workers=1", "--gputopology", "--image=a/b:1"]
+def create(run, version, name, *flags):
+    flags = (f"--name={name}", *flags, "--gputopology", "--image=a/b:1")
     code, out, err = run(version, "submit", "mpi", *flags, "mpirun true")
     assert (code, f"{name} created" in out) == (0, True), err
+
+
+def submit(run, version, name, gpus):
+    create(run, version, name, f"--gpus={gpus}", "--workers=1")
     code, _, err = run(version, "wait", name, "--for=running", "--timeout=100s")
     assert code == 0, err
 
@@ -103,7 +114,8 @@ def test_jobs_of_both_versions_are_seen_by_both_and_changed_by_who_knows_them(ru
         # An older command beside a newer one: all is shown and counted, and nothing changed.
         code, out, err = run("present", "get", "new", "-o", "json")
         assert code == 0, err
-        assert json.loads(out)["status"] == "RUNNING"
+        shown = json.loads(out)
+        assert (shown["status"], shown["placement"]["state"]) == ("RUNNING", "settled")
         _, out, _ = run("present", "list")
         assert {line.split()[0] for line in out.splitlines()[1:3]} == {"new", "old"}
         table = run("present", "top", "node")[1].splitlines()
@@ -114,6 +126,18 @@ def test_jobs_of_both_versions_are_seen_by_both_and_changed_by_who_knows_them(ru
             r"its record has the format 'v2',\s+which this version\s+does not know", err
         )
         assert run("present", "why", "new")[0] == 0
+
+        # A gang that waits for a reason of the later version: the sentence beside it is shown.
+        create(run, "later", "next", "--gpus=8", "--workers=3")
+        code, out, err = run("present", "get", "next", "-o", "json")
+        assert code == 0, err
+        assert json.loads(out)["status"] == "PENDING"
+        code, out, err = run("present", "why", "next")
+        assert code == 0, err
+        assert "cannot be placed now" in out
+        listed = run("present", "list", "-o", "wide")[1].splitlines()
+        assert "3 workers x 8 GPUs cannot be placed now" in listed[1]
+        assert run("present", "delete", "next")[0] == 0
 
         # A newer command beside an older one: what the version before wrote is fully known.
         for words in (["get", "old"], ["why", "old"], ["suspend", "old"], ["resume", "old"]):

@@ -75,7 +75,14 @@ class JobKind(StrEnum):
 
 TypeFlag = Annotated[
     JobKind | None,
-    Flag("Kind of job.", "KIND", name="--type", short="-T", panel=PANEL, choices=(JobKind.MPI,)),
+    Flag(
+        "Kind of job: only mpijob exists.",
+        "KIND",
+        name="--type",
+        short="-T",
+        panel=PANEL,
+        choices=(JobKind.MPI,),
+    ),
 ]
 
 FileFlag = Annotated[

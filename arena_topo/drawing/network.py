@@ -30,7 +30,7 @@ _MEANING = {
     FREE: "free",
     USED: "in use",
     RESERVED: "reserved for a gang that waits",
-    DOUBT: "some of these are in use or unhealthy; it is not reported which",
+    DOUBT: "some of these are in use, reserved or unhealthy; it is not reported which",
     BROKEN: "cannot be used now",
 }
 _LOOKS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}

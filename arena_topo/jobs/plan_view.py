@@ -350,8 +350,9 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
         if least is not None and least != rate:
             sentence += f", {estimates.gbps_text(least.point)} at worst"
         cells.append((f"{row:>3}", *_speed(rate), sentence))
-    lines = [f"The best {words.counted(len(proposal.rows), 'placement')} on different nodes:"]
-    lines += _aligned(cells)
+    several = len(proposal.rows) > 1
+    title = f"The best {len(proposal.rows)} placements on different nodes"
+    lines = [f"{title if several else 'The best placement'}:", *_aligned(cells)]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -5,7 +5,7 @@
     from_file      the levels, and their bandwidths, in a file written by a person
 
 Each gives a tree: every node has a path of domains, coarse to near. A fabric file has this form
-(docs/how-it-works.md):
+(docs/fabric-file.md):
 
     levels:
       - name: spine

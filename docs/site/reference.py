@@ -26,8 +26,8 @@ SITE = DOCS / "site" / "mkdocs.yml"
 _MARK = "      # Made by reference.py, down to the end of the list.\n"
 
 GUIDES: Mapping[str, tuple[str, ...]] = {
-    "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "job-file"),
-    "plan mpi": ("how-it-works", "job-file"),
+    "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "fabric-file", "job-file"),
+    "plan mpi": ("plan-output", "how-it-works", "fabric-file", "job-file"),
     "forecast": ("forecast", "fidelity"),
     "calibrate": ("howto/calibrating", "fidelity"),
     "simulate": ("simulate",),
@@ -45,7 +45,7 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "top job": ("observing",),
     "topology": ("how-it-works",),
     "topology presets": ("local-engine",),
-    "topology show": ("how-it-works",),
+    "topology show": ("how-it-works", "fabric-file"),
     "topology discover": ("howto/calibrating",),
     "topology publish": ("on-kubernetes", "howto/calibrating"),
     "check": ("on-kubernetes", "howto/pending"),
@@ -130,16 +130,15 @@ def _flag(option: CatalogueOption) -> str:
 
 
 def _table(options: list[CatalogueOption]) -> Iterator[str]:
-    yield "| Flag | What it does | Default | Environment |"
-    yield "|---|---|---|---|"
+    yield "| Flag | What it does | Default |"
+    yield "|---|---|---|"
     for one in options:
         text, default = told(one)
         said = sentence(text)
         if one.deprecated:
             old = " and ".join(code(name) for name in one.deprecated)
             said += f" {old} {'are' if len(one.deprecated) > 1 else 'is'} the old way to write it."
-        variables = ", ".join(code(name) for name in one.variables)
-        yield f"| {_flag(one)} | {said} | {code(default) if default else ''} | {variables} |"
+        yield f"| {_flag(one)} | {said} | {code(default) if default else ''} |"
 
 
 def _panels(options: list[CatalogueOption]) -> Iterator[str]:
@@ -188,7 +187,10 @@ def page(command: Command) -> str:
     also = "Also the" if own(command) else "The"
     options = f"{also} [global options](index.md#global-options)"
     codes = "exit codes are those of [every command](index.md#exit-codes)"
-    parts += [f"{options}; {codes}.", "", *_see_also(command)]
+    columns = ""
+    if any("--output" in one.names for one in own(command)):
+        columns = "; [columns and JSON keys](../output.md)"
+    parts += [f"{options}{columns}; {codes}.", "", *_see_also(command)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -222,7 +224,6 @@ def index() -> str:
     program, *rest = commands()
     leaves = [one for one in rest if not one.commands]
     same = f"`{PROGRAM} COMMAND --help` and `man {PROGRAM}` say the same"
-    first = "A flag wins over its variable, the first variable over the second, and both over"
     parts = [
         "# Commands",
         "",
@@ -236,7 +237,10 @@ def index() -> str:
         "",
         *_table([one for one in shown(program) if one.panel == GLOBAL_PANEL]),
         "",
-        f"{first} [the files of settings](../configuration.md).",
+        (
+            "Most flags can also be set by [a variable](environment.md), or in [a file of"
+            " settings](../configuration.md)."
+        ),
         "",
         "## Exit codes",
         "",
@@ -244,6 +248,33 @@ def index() -> str:
         "|---|---|",
         *(f"| {number} | {means} |" for number, means in exit_codes()),
     ]
+    return "\n".join(parts) + "\n"
+
+
+def environment() -> str:
+    """The page of all variables that set a flag, with the commands that have the flag."""
+    users: dict[tuple[str, tuple[str, ...]], list[Command]] = {}
+    for command in commands():
+        for option in own(command) if command.path else shown(command):
+            if option.variables:
+                users.setdefault((option.names[-1], option.variables), []).append(command)
+    parts = [
+        "# Environment variables",
+        "",
+        (
+            "Each of these variables sets a flag for all commands that have it. A flag on the"
+            " command line wins over its variable, the first variable over the second, and both"
+            " over [the files of settings](../configuration.md#every-setting)."
+        ),
+        "",
+        "| Flag | Variables | Commands |",
+        "|---|---|---|",
+    ]
+    for (flag, variables), having in sorted(users.items(), key=lambda row: row[0]):
+        every = any(not command.path for command in having)
+        names = ", ".join(f"[{' '.join(one.path)}]({file_name(one.path)})" for one in having)
+        names = "all" if every else names
+        parts.append(f"| `{flag}` | {', '.join(map(code, variables))} | {names} |")
     return "\n".join(parts) + "\n"
 
 
@@ -319,7 +350,8 @@ def machines() -> str:
 def texts() -> dict[str, str]:
     """All pages by the names of their files."""
     made = {file_name(one.path): page(one) for one in commands() if one.path}
-    return {"index.md": index(), **made, "machines.md": machines()}
+    known = {"environment.md": environment(), "machines.md": machines()}
+    return {"index.md": index(), **made, **known}
 
 
 def write(folder: Path, made: Callable[[], dict[str, str]], pattern: str) -> int:
