@@ -109,9 +109,7 @@ def nvlink(point: float) -> Estimate:
     )
 
 
-def sockets(
-    *, assumed: tuple[str, ...] = ("a network of which nothing is known: TCP",)
-) -> Estimate:
+def sockets(*, assumed: tuple[str, ...] = ("an unknown network: TCP",)) -> Estimate:
     """A bandwidth over TCP, of a network of which nobody knows anything unless `assumed` is ()."""
     return Estimate(
         point=0.8,

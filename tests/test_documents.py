@@ -636,6 +636,8 @@ GONE = (
     "Jobs that do not exist are no error",
     "the launcher's try before.",
     "free / taken apart",
+    "cannot be placed anew",
+    "network of which nothing is known",
 )
 """Sentences that a first-time reader had to read twice, or that were not true."""
 

@@ -163,7 +163,7 @@ def test_what_a_job_cannot_do_as_it_stands_is_no_mistake_of_the_command_line(ful
     done = subprocess.run([*line, "replan", "plain"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(
-        "error: plain cannot be placed anew\n  why:  it was not submitted with --gputopology\n"
+        "error: plain cannot be replanned\n  why:  it was not submitted with --gputopology\n"
     )
 
 

@@ -676,7 +676,7 @@ def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
     eventually(lambda: log(engine, "demo") == "runs\n")
     engine.delete("one", "default")
     code, out, err = run("replan", "demo", "-y", "--backend", "local")
-    assert (code, out) == (0, "mpijob.kubeflow.org/demo placed anew\n"), err
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo replanned\n"), err
     better = started(engine, "demo").forecast
     assert better.usable > poor.usable
     assert {node for _, node, _ in better.workers} == {"dgx-1-v100-0"}
@@ -693,7 +693,7 @@ def test_replan_of_a_job_that_would_lose_its_gpus_to_a_waiting_job_leaves_it_run
         3,
         "",
         (
-            "error: demo cannot be placed anew, and goes on running\n"
+            "error: demo cannot be replanned, and goes on running\n"
             "  why:  next waits and would start on its GPUs\n"
             "  try:  arena-topo suspend demo -n default stops it and frees its GPUs, until it"
             " is resumed\n"
@@ -737,7 +737,7 @@ def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
         1,
         "",
         (
-            "error: demo cannot be placed anew\n  why:  it has SUCCEEDED\n"
+            "error: demo cannot be replanned\n  why:  it has SUCCEEDED\n"
             "  try:  arena-topo delete demo -n default, and submit it again\n"
         ),
     )

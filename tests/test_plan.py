@@ -178,7 +178,7 @@ def test_a_bandwidth_that_rests_on_a_guess_is_marked_and_the_guess_is_named(plan
         "  Bandwidth   2.68 GB/s (1.2 to 6)*, a guess, proven best for an assumed network\n" in out
     )
     assert out.count(" 2.68*  1.2 to 6 ") == 4
-    assert "  * assumed: a network of which nothing is known: TCP; links between GPUs" in out
+    assert "  * assumed: an unknown network: TCP; links between GPUs" in out
     world = cluster(node("a", HGX), node("b", HGX), beyond=3.0)
     known = shown(world, workers=2, gpus=8).partition("Bus bandwidth")[2]
     assert "*" not in known
@@ -191,14 +191,14 @@ def test_a_bandwidth_is_shown_with_its_range_and_with_what_limits_it():
     said = shown(world, workers=4, gpus=1).partition("Bus bandwidth")[2]
     assert "  Bandwidth   5.66 GB/s (3.2 to 10), proven best\n" in said
     assert "  Limited by  TCP between the pods of one node\n" in said
-    assert "  Joined      86.4 GB/s (75.1 to 98.4), if the workers of a node shared one pod" in said
+    assert "  Shared pod  86.4 GB/s (75.1 to 98.4), if the workers of a node shared one pod" in said
     assert (
         "Advice: --pod-shape fused (1 pod of 4 workers) would give 86.4 GB/s (75.1 to 98.4)" in said
     )
     fused = shown(world, workers=4, gpus=1, pod_shape=PodShape.FUSED)
     assert "  Bandwidth   86.4 GB/s (75.1 to 98.4), proven best\n" in fused
     assert "  Limited by  the NVLinks inside one node\n" in fused
-    assert "Joined" not in fused
+    assert "Shared pod" not in fused
     assert "Advice" not in fused
 
 

@@ -100,7 +100,7 @@ def test_force_restarts_it_all_the_same(running: Running):
     running.gang("work", 2, 2)
     before = running.started("work")
     code, out, err = running("replan", "work", "--yes", "--force")
-    assert (code, out) == (0, "mpijob.kubeflow.org/work placed anew\n"), err
+    assert (code, out) == (0, "mpijob.kubeflow.org/work replanned\n"), err
     running.until("work", lambda: running.job("work").phase is Phase.RUNNING)
     assert not running.started("work") & before
 
@@ -118,7 +118,7 @@ def test_a_job_that_gains_bandwidth_moves_and_its_dry_run_says_where(running: Ru
     now, anew = (line for line in out.splitlines() if "GB/s" in line)
     assert now.startswith("  now ")
     assert all(node in now for node in running.nodes)
-    assert anew.startswith("  placed anew ")
+    assert anew.startswith("  replanned ")
     assert running.nodes[1] not in anew
     assert running.started("work") == before
     assert running("replan", "work", "-y")[0] == 0
@@ -173,7 +173,7 @@ def test_a_dry_run_answers_plainly_where_a_job_cannot_move(local: Running):
     code, out, err = local("replan", "work", "--dry-run")
     assert (code, err) == (3, "Nothing was changed.\n")
     assert out.startswith(
-        "work cannot be placed anew, and goes on running\n"
+        "work cannot be replanned, and goes on running\n"
         "  why:  big waits and would start on its GPUs\n"
     )
 
@@ -203,7 +203,7 @@ def test_a_job_whose_placement_of_choice_is_not_free_goes_on(running: Running):
     before = running.started("work")
     wanted = f"{node}/{taken[0]},7;{running.nodes[1]}/0,1"
     code, _out, err = running("replan", "work", "-y", "--on", wanted)
-    assert (code, "work cannot be placed anew, and goes on running" in err) == (3, True), err
+    assert (code, "work cannot be replanned, and goes on running" in err) == (3, True), err
     assert (
         f"GPU {taken[0]} of {node} is in use" in err
         or f"the node alone can be named: {node}/" in err
@@ -232,7 +232,7 @@ def test_a_place_that_makes_no_sense_is_a_mistake_of_the_line(
 def test_a_job_with_nowhere_else_to_go_goes_on(running: Running):
     running.gang("work", 2, 8)
     code, _out, err = running("replan", "work", "-y", "--avoid", running.nodes[0])
-    assert (code, "work cannot be placed anew, and goes on running" in err) == (5, True), err
+    assert (code, "work cannot be replanned, and goes on running" in err) == (5, True), err
 
 
 def test_without_a_terminal_it_needs_yes(local: Running):
@@ -256,7 +256,7 @@ def test_on_a_terminal_it_shows_both_placements_and_asks(local: Running, answer:
     [other] = {*local.nodes} - {node}
     line = [*local.arena.flags, "replan", "work", "--avoid", node]
     with program.at_terminal(line, encoding="utf-8", timeout=30, dimensions=(24, 120)) as asked:
-        asked.expect("now .*placed anew .*\r\n")
+        asked.expect("now .*replanned .*\r\n")
         assert (node in asked.after, other in asked.after) == (True, True)
         asked.expect_exact("Stop work, and start it again from its beginning? [y/N] ")
         asked.sendline(answer)

@@ -622,7 +622,7 @@ def test_replan_of_a_gang_that_would_have_no_place_leaves_it_running(
             with world.api.edit("Node", name) as node:
                 node["spec"]["taints"] = [{"key": "others", "effect": "NoSchedule"}]
     with pytest.raises(
-        ArenaError, match="gang cannot be placed anew, and goes on running"
+        ArenaError, match="gang cannot be replanned, and goes on running"
     ) as refused:
         replan_job(world.backend, "gang", "default")
     assert refused.value.exit_code == (3 if ever else 5)
@@ -639,7 +639,7 @@ def test_replan_of_a_gang_that_a_quota_would_keep_from_starting_leaves_it_runnin
     world.submit()
     before, started = [pod["metadata"]["uid"] for pod in world.pods()], list(world.suspensions)
     world.cluster.quota(**hard)
-    with pytest.raises(NotNow, match="gang cannot be placed anew, and goes on running") as refused:
+    with pytest.raises(NotNow, match="gang cannot be replanned, and goes on running") as refused:
         replan_job(world.backend, "gang", "default")
     assert refused.value.why.startswith("quota gpu-quota of the namespace leaves ")
     assert refused.value.hint == (
@@ -673,7 +673,7 @@ def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_cont
             replan_job(world.backend, "gang", "default")
         assert "without more bandwidth" not in refused.value.message
         assert "what bandwidth it would get is not known" in refused.value.message
-        assert "placed anew" not in refused.value.why
+        assert "replanned" not in refused.value.why
         assert world.suspensions == started
         assert not replan_job(world.backend, "gang", "default", force=True).resumed
         world.quiet()

@@ -130,7 +130,7 @@ def test_sockets_get_a_share_of_a_known_rate_and_little_of_an_unknown_one():
     assert (known.low, known.high, known.assumed) == (pytest.approx(0.85), 4.25, ())
     unknown = got(cluster(*pair), 2, 8)
     assert (unknown.low, unknown.high) == (1.2, 6.0)
-    assert unknown.assumed == ("a network of which nothing is known: TCP",)
+    assert unknown.assumed == ("an unknown network: TCP",)
 
 
 def test_the_nearest_level_that_all_nodes_share_is_what_joins_them():

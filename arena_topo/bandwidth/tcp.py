@@ -40,13 +40,13 @@ def over_tcp(
         unknown = min(map(unknown_range, unnamed))
         ranges.append(unknown)
         if ranges[0] >= unknown:
-            notes.append("a network of which nothing is known: TCP")
+            notes.append("an unknown network: TCP")
             guess = True
     return replace(over_sockets(min(ranges), job, constants, notes), guess=guess)
 
 
 def unknown_range(machine: Machine) -> tuple[float, float]:
-    """The range in GB/s of sockets on a network of which nothing is known, by a machine's age."""
+    """The range in GB/s of sockets on an unknown network, by a machine's age."""
     model = known_model(machine)
     if model is not None and model.architecture in FROM_AMPERE:
         return fitted.UNKNOWN_TCP_NEW

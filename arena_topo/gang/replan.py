@@ -72,7 +72,7 @@ def replan_job(
         back = roll_back(queue, stored, because(CauseCode.REPLANNED), mine.tries)
     elif mine.incomplete:
         raise NotPossible(
-            f"{name} cannot be placed anew",
+            f"{name} cannot be replanned",
             why="its submission stopped before all of its objects were created",
             hint=f"{command('resume', name, namespace=namespace)} finishes what can be finished",
         )
@@ -139,7 +139,7 @@ def check_gain(move: Move, name: str, *, constrained: bool) -> None:
         why = f"now {now}; the controller alone sees all jobs, and chooses its GPUs"
     else:
         text = f"{again} without more bandwidth, so it goes on"
-        why = f"now {now}; placed anew {estimates.recorded_estimate(move.after) or 'none'}"
+        why = f"now {now}; replanned {estimates.recorded_estimate(move.after) or 'none'}"
     raise NotNow(
         text,
         why=why,
@@ -156,10 +156,10 @@ def _replannable(backend: Backend, name: str, namespace: str) -> tuple[Queue, Ma
     owner = None if mine is None else mine.suspender
     why = f"{owner} decides when it runs" if owner else why_not_queued(backend, stored)
     if why is not None:
-        raise must_submit_again(stored, f"{name} cannot be placed anew", why)
+        raise must_submit_again(stored, f"{name} cannot be replanned", why)
     verbs = " and ".join(command(verb, name, namespace=namespace) for verb in ("suspend", "resume"))
     raise NotPossible(
-        f"{name} cannot be placed anew",
+        f"{name} cannot be replanned",
         why="it was not submitted with --gputopology",
         hint=f"{verbs} start it again",
     )
@@ -209,7 +209,7 @@ def _broken(starter: Starter, mine: QueuedJob) -> str:
 @contextmanager
 def _stays(name: str, namespace: str, *, runs_now: bool) -> Iterator[None]:
     """Say of a refusal in the block that a job goes on running: NotNow, or Unplaceable (NEVER)."""
-    stays = f"{name} cannot be placed anew" + (", and goes on running" if runs_now else "")
+    stays = f"{name} cannot be replanned" + (", and goes on running" if runs_now else "")
     try:
         yield
     except Unplaceable as refused:

@@ -245,7 +245,7 @@ def _facts(
         yield "As planned", f"{estimates.estimate_text(as_planned, _doubt(as_planned))}{proof}"
     if inside is not None and inside.point > as_planned.point:
         joined = estimates.estimate_text(inside, _doubt(inside))
-        yield "Joined", f"{joined}, {estimates.SHARED}"
+        yield "Shared pod", f"{joined}, {estimates.SHARED}"
 
 
 def _doubt(estimate: Estimate) -> str:

@@ -158,7 +158,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
         raise typer.Exit(code)
 
     def move(backend: Backend, name: str, namespace: str) -> None:
-        done = _changed(name, "placed anew", brief=session.common.quiet)
+        done = _changed(name, "replanned", brief=session.common.quiet)
         if moving.dry_run:
             look(backend, name, namespace)
         if not moving.yes:

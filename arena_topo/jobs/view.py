@@ -229,7 +229,7 @@ def placement_rows(
 
 def move(foreseen: Move, name: str) -> str:
     """Where a job is and where it would go, with the bandwidth of both."""
-    rows = [("now", foreseen.before), ("placed anew", foreseen.after)]
+    rows = [("now", foreseen.before), ("replanned", foreseen.after)]
     lines = [f"{name}:"]
     for label, forecast in rows:
         if forecast is None:

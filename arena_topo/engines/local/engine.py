@@ -408,7 +408,7 @@ class LocalBackend:
         NotFound, or NotPossible for a job of another machine, or one without GPUs to choose.
         """
         logs.log_size_limit(self._environment)
-        job, cannot = self._store.job(name, namespace), f"{name} cannot be placed anew"
+        job, cannot = self._store.job(name, namespace), f"{name} cannot be replanned"
         _check_pausable(job, cannot, f"{_deletion(job)}, and submit it again")
         if constraint != UNCONSTRAINED and not job.submission.gpus:
             raise NotPossible(cannot, why="it asks for no GPUs, so it can be nowhere else")
