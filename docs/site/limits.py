@@ -233,6 +233,26 @@ STUDIES = (
         settings=FEWEST,
         networks=(Wire.TCP,),
     ),
+    Study(
+        name="16 DGX-1, 8 HGX A100, 8 PCIe",
+        nodes="16xdgx-1-v100,8xhgx-a100,8xpcie-8",
+        jobs=1_200,
+        times=(1, 2),
+        loads=(0.9, 1.1, 1.3),
+        seeds=3,
+        settings=FEWEST,
+        networks=(Wire.TCP,),
+    ),
+    Study(
+        name="Clos of 847 hosts",
+        nodes="",
+        jobs=1_000,
+        times=(16, 64),
+        loads=(1.5,),
+        seeds=3,
+        settings=FEWEST,
+        networks=(Wire.RDMA,),
+    ),
 )
 
 Row = Sequence[str]
