@@ -2,7 +2,7 @@
 
     python docs/site/limits.py [--processes N] [STUDY ...]
 
-It takes some twenty minutes of processor time, and writes `docs/simulate-figures.tsv` and the
+It takes some six minutes of processor time, and writes `docs/simulate-figures.tsv` and the
 tables of the page; with the names of studies only their lines are made again. With `--page` the
 tables alone are written anew, from the file. Chance is drawn from the numbers of the seeds, so the
 file is the same on every machine.
