@@ -21,7 +21,7 @@ from statistics import fmean
 
 from arena_topo.bandwidth import Wire
 from arena_topo.simulate import QUEUE_NAMES, ReplayPolicy
-from arena_topo.simulate.cases import HeldJob, ReplayCase, Trace
+from arena_topo.simulate.cases import RunningJob, ReplayCase, Trace
 from arena_topo.simulate.emulation import NETWORKS, emulated_cluster
 from arena_topo.simulate.measures import (
     SIZE_CLASSES,
@@ -136,12 +136,12 @@ class Study:
     def rules(self, wire: Wire) -> ReplayRules:
         """What all replays on a network have in common."""
         cluster = self.cluster(wire)
-        held = (
-            HeldJob(name=f"endless-{node.name}", places={node.name: (GPUSet(1), 0)}, age=None)
+        endless = (
+            RunningJob(name=f"endless-{node.name}", places={node.name: (GPUSet(1), 0)}, age=None)
             for node in cluster.nodes
             if self.endless
         )
-        return ReplayRules(cluster=cluster, wire=wire, window=(0.2, 0.8), held=tuple(held))
+        return ReplayRules(cluster=cluster, wire=wire, window=(0.2, 0.8), running=tuple(endless))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
