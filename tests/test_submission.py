@@ -867,7 +867,7 @@ def test_a_command_that_waits_to_start_a_gang_outlives_an_outage(world: World, s
 def test_a_command_that_waits_to_start_a_gang_notices_that_another_has_started_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "_AGAIN", 1.0)
+    monkeypatch.setattr(submission, "_AGAIN", 5.0)
     waits, done = awaited(world)
     world.backend.delete("full", "default")
     world.until(lambda: not world.cluster.workers("full"))
