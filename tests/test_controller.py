@@ -1055,7 +1055,7 @@ def test_a_gang_of_another_queue_whose_author_died_before_it_looked_is_placed_an
         raise ClusterError("the API server is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Starter, "stands", die)
+        patched.setattr(Starter, "is_valid", die)
         here.rounds()
     notes = here.job("job")["metadata"]["annotations"]
     assert PROPOSED in notes

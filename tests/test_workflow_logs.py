@@ -198,7 +198,8 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
     job = still_world.backend.job("demo", "default")
     still_world.backend.delete("demo", "default")
     submit(still_world)
-    with JobPoller(still_world.backend, job, keeps=True) as poller:
+    backend = still_world.backend
+    with backend.watching("default") as reads, JobPoller(backend, reads, job, keeps=True) as poller:
         end = time.monotonic() + 30
         while poller.lost is None:
             assert time.monotonic() < end, "nothing was noticed"

@@ -21,7 +21,7 @@ from statistics import fmean
 
 from arena_topo.bandwidth import Wire
 from arena_topo.simulate import QUEUE_NAMES, ReplayPolicy
-from arena_topo.simulate.cases import RunningJob, ReplayCase, Trace
+from arena_topo.simulate.cases import ReplayCase, RunningJob, Trace
 from arena_topo.simulate.emulation import NETWORKS, emulated_cluster
 from arena_topo.simulate.measures import (
     SIZE_CLASSES,
@@ -87,6 +87,9 @@ BEFORE = (
 FEWEST = (DEFAULT, Setting(hours=0.0))
 FEW = (*FEWEST, Setting(ratio=1.5), Setting(queue="none"))
 """Each of the choices made otherwise."""
+
+RULES = (*FEWEST, Setting(queue="emptied"), Setting(queue="none"))
+"""The defaults beside no patience and beside other rules."""
 
 TOGETHER = tuple(
     setting
@@ -228,10 +231,9 @@ STUDIES = (
         nodes="64xdgx-1-v100",
         jobs=1_500,
         times=(1, 2, 4),
-        loads=(0.8, 0.9, 1.0),
+        loads=(0.8, 0.9, 1.0, 1.1, 1.2),
         seeds=5,
-        settings=FEWEST,
-        networks=(Wire.TCP,),
+        settings=RULES,
     ),
     Study(
         name="16 DGX-1, 8 HGX A100, 8 PCIe",
@@ -240,18 +242,16 @@ STUDIES = (
         times=(1, 2),
         loads=(0.9, 1.1, 1.3),
         seeds=3,
-        settings=FEWEST,
-        networks=(Wire.TCP,),
+        settings=RULES,
     ),
     Study(
         name="Clos of 847 hosts",
         nodes="",
         jobs=1_000,
         times=(16, 64),
-        loads=(1.5,),
+        loads=(0.8, 1.2, 1.5),
         seeds=3,
-        settings=FEWEST,
-        networks=(Wire.RDMA,),
+        settings=RULES,
     ),
 )
 
