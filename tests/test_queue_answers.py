@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -485,6 +486,42 @@ def test_a_dump_knows_what_waits_for_the_next_start_of_a_gang(world: World, tmp_
     assert planned.refused.why == (
         "1 node (node-0): reserved for default/job; 1 node (node-1): not enough free GPUs"
     )
+
+
+def test_odd_objects_in_a_dump_change_no_other_answer(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request that makes no sense, a record of the year 9999, a quota with scopes of a number."""
+    world.runs("small", "node-1/0,1,2,3")
+    world.waits("head", 1, 8, age=500)
+    path = tmp_path / "dump.json"
+    sound = next(job for job in world.api.all("MPIJob") if job["metadata"]["name"] == "head")
+
+    def tenant(name: str, **annotations: str) -> Mapping[str, Any]:
+        job = copy.deepcopy(sound)
+        job["metadata"] |= {"name": name, "namespace": "tenant", "uid": name}
+        for key, value in annotations.items():
+            job["metadata"]["annotations"][f"arena-topo.io/{key}"] = value
+        return job
+
+    request = json.loads(sound["metadata"]["annotations"]["arena-topo.io/request"])
+    odd = (
+        tenant("odd", request=json.dumps({**request, "patience": 99999999999})),
+        tenant("late", state="held", recorded="9999-12-31T23:59:59Z"),
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "quota", "namespace": "default"},
+            "spec": {"scopes": 5},
+        },
+    )
+    answers = []
+    for more in ((), odd):
+        state = dumped(world, path, *more)
+        code = cli.run(["top", "node", f"--state={state}"])
+        answers.append((code, capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert "for default/head" in answers[0][1]
 
 
 def test_a_job_without_gputopology_is_not_in_the_queue(world: World) -> None:

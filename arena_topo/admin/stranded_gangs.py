@@ -37,7 +37,7 @@ def hopeless(names: Sequence[str], admin: Administration) -> list[str]:
     )
     empty = replace(today, nodes=tuple(nodes)).idle()
     solver, site = Solver(empty), Site(backend=admin.backend)
-    waiting = fairness.order(filter(fairness.waits_for_starter, snapshot.jobs))[:MAX_GANGS]
+    waiting = fairness.order(snapshot.jobs)[:MAX_GANGS]
     stranded = []
     for own in waiting:
         with suppress(ArenaError):

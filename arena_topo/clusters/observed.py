@@ -49,6 +49,7 @@ from arena_topo.topology import (
     Node,
     NodeGPUs,
     NodeName,
+    PoolRates,
     Software,
     calibrated,
     count,
@@ -381,6 +382,7 @@ class _NodeSoftware:
         self._unused = dict(enumerate(self._entries))
         self._pools = () if file is None else file.pools
         self._lacking = dict.fromkeys(self._pools)
+        self._second: set[PoolRates] = set()
         self._made: dict[Software, Software] = {}
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
@@ -391,8 +393,9 @@ class _NodeSoftware:
                 self._unused.pop(at, None)
                 software = entry.software
                 break
-        own = (pool for pool in self._pools if pool.fits(machine) and pool.labelled(labels))
-        software = replace(software.beside(self._site), pool=next(own, None))
+        own = [pool for pool in self._pools if pool.fits(machine) and pool.labelled(labels)]
+        software = replace(software.beside(self._site), pool=own[0] if own else None)
+        self._second.update(own[1:])
         if software.pool is not None:
             self._lacking.pop(software.pool, None)
         instance = presets.INSTANCES.get(presets.labelled_instance(labels))
@@ -414,11 +417,13 @@ class _NodeSoftware:
             )
         for pool in self._lacking:
             label = f" and the label {pool.label}" if pool.label else ""
+            why = f"no node has {pool.gpus} x {pool.model or 'GPUs of an unknown model'}{label}"
+            if pool in self._second:
+                why = "calibrations before it match all such nodes"
             yield Note(
                 pool.name,
                 "unused calibration",
-                f"calibration {pool.name} is not used: no node has {pool.gpus} x"
-                f" {pool.model or 'GPUs of an unknown model'}{label}",
+                f"calibration {pool.name} is not used: {why}",
             )
 
 

@@ -28,22 +28,12 @@ STALE_RECORD_SECONDS = 60.0
 
 def order(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
     """The waiting gangs in the order of the queue."""
-    return sorted(filter(waits_for_starter, jobs), key=rank)
+    return sorted((job for job in jobs if job.waits_for_starter), key=rank)
 
 
 def rank(job: QueuedJob) -> tuple[int, float, tuple[str, ...]]:
     """The sort key of a job in the queue: priority, then age, then name."""
     return -job.priority, job.created, job.key
-
-
-def waits_for_starter(job: QueuedJob) -> bool:
-    """Whether a job waits for a starter of arena-topo."""
-    return (
-        job.state == "waiting"
-        and job.suspended
-        and job.suspender is None
-        and not (job.stopped or job.incomplete)
-    )
 
 
 def abandoned(job: QueuedJob, now: float) -> bool:

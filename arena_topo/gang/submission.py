@@ -291,7 +291,7 @@ class _Submission:
         mine = view.job(*mine.key) or mine
         # A record is that of another starter, or of an earlier try that was interrupted.
         starter.withdraw([mine], view.now)
-        if not fairness.waits_for_starter(mine):
+        if not mine.waits_for_starter:
             return None
         head = head_of_queue(view, self.queue, self.site)
         if head is not None:

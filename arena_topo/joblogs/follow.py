@@ -134,7 +134,8 @@ class JobPoller:
     def _look(self) -> JobStatus | None:
         if self._stop.is_set():
             return None
-        fresh, self._ended = self._ended, False
+        if fresh := self._ended:
+            self._ended = False
         status = self._reads.job(self._job.name, fresh=fresh)
         if status.uid != self._job.uid:
             raise NotFound(f"another job is called {status.name} now")

@@ -370,7 +370,7 @@ def _turn(
     facts: JobFacts, snapshot: Snapshot | None, mine: QueuedJob | None, cluster: Cluster | None
 ) -> QueuePosition | None:
     """The place of the job in the queue, as far as others fit the cluster at all."""
-    if mine is None or not fairness.waits_for_starter(mine):
+    if mine is None or not mine.waits_for_starter:
         return None
     listed = facts.jobs or ()
     whole = snapshot is not None and snapshot.everything
@@ -385,7 +385,7 @@ def _turn(
         for job in known
         if job is not None
         and job.key != mine.key
-        and fairness.waits_for_starter(job)
+        and job.waits_for_starter
         and (idle is None or not fairness.never_fits(job, idle))
     )
     line = fairness.order([*others, mine])

@@ -6,6 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 from arena_topo.clusters import dump
@@ -13,6 +14,7 @@ from arena_topo.clusters.observed import ClusterReader
 from arena_topo.clusters.records import PodRecord, Record, StatusOf, Unread
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, priority_values, queued
 from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.errors import ArenaError
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.requests import job_of
 from arena_topo.topology.fabric import FabricFile
@@ -50,8 +52,8 @@ class DumpedQueue:
 
     @property
     def waiting(self) -> bool:
-        """Whether a gang of arena-topo waits for GPUs."""
-        return any(job.state == "waiting" for job in self.jobs)
+        """Whether a gang waits for GPUs in the queue of arena-topo."""
+        return any(job.waits_for_starter for job in self.jobs)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -66,7 +68,8 @@ class DumpedQueue:
     def _times(self) -> Iterator[float]:
         """The times that the objects name: the clock of the cluster may be ahead of this one."""
         for job in self.jobs:
-            yield max(job.created, job.since)
+            # Not from annotations: a tenant may write any time there.
+            yield max(job.created, job.started or 0.0)
         for record in self.records:
             if isinstance(record, PodRecord) and record.started is not None:
                 yield record.started
@@ -87,14 +90,20 @@ class DumpedQueue:
         """
         if not self.waiting:
             return ()
-        waiting = (job for job in self.jobs if job.state == "waiting")
-        named = {*priorities, *(job_of(job.manifest).priority for job in waiting)}
+        named = {*priorities, *(_priority_class(job) for job in self.jobs if job.waits_for_starter)}
         missing = sorted(named - {"", *self._priorities})
         if not missing:
             return ()
         which = "priority class" if len(missing) == 1 else "priority classes"
         note = f"this dump lacks {which} {listed(missing)}: another gang may come first"
         return (note,)
+
+
+def _priority_class(job: QueuedJob) -> str:
+    """The priority class of a job; none for an invalid request, which is ahead of nobody."""
+    with suppress(ArenaError):
+        return job_of(job.manifest).priority
+    return ""
 
 
 def _written(path: str) -> float:

@@ -42,8 +42,9 @@ _LEAST = 1.0
 _MOST_WATCHED = 8
 """Jobs that are watched one by one; further ones are read every `REREAD` seconds."""
 
-_UNCHANGED = 600.0
-"""Seconds after which a job is read again although no watch has reported a change."""
+_UNCHANGED = 60.0
+"""Seconds after which a job is read again although no watch has reported a change: a proxy may hold
+back the events of a watch."""
 
 _WATCH = 120.0
 """Seconds after which a server is asked to end a watch. TCP notices a dead server within a minute,
@@ -72,6 +73,8 @@ class ChangeWatch:
         """The watch goes on from here; empty: from now on."""
         self._newest = ""
         """The revision of the last change."""
+        self._noted = -math.inf
+        """When the last change came (`time.monotonic`), for revisions without an order."""
         self._unbroken = -math.inf
         """Since when no change was missed (`time.monotonic`)."""
         self._stop = threading.Event()
@@ -80,7 +83,9 @@ class ChangeWatch:
 
     def changed(self, since: float, revision: str) -> bool:
         """Whether the list may have changed since it was read at a time and a revision."""
-        return since < self._unbroken or later_revision(self._newest, revision)
+        ordered = self._newest.isdecimal() and revision.isdecimal()
+        later = later_revision(self._newest, revision) if ordered else since < self._noted
+        return since < self._unbroken or later
 
     def stop(self) -> None:
         """End the thread."""
@@ -123,10 +128,13 @@ class ChangeWatch:
         for kind, thing in events:
             revision = revision_of(thing)
             # A watch from now on begins with the present objects, in any order.
-            if not self._revision or later_revision(revision, self._revision):
+            ordered = revision.isdecimal()
+            if not (self._revision and ordered) or later_revision(revision, self._revision):
                 self._revision = revision
-            if kind != "BOOKMARK" and later_revision(revision, self._newest or "0"):
-                self._newest = revision
+            if kind != "BOOKMARK":
+                self._noted = time.monotonic()
+                if not ordered or later_revision(revision, self._newest or "0"):
+                    self._newest = revision
             if self._stop.is_set():
                 return
 
@@ -192,6 +200,9 @@ class ReadOnChange(Generic[_Content]):
         age = time.monotonic() - began
         if self._failed or age < self._every:
             return self._failed
+        if self._closed:
+            # Nothing watches any more.
+            return True
         watches = [(self._watches.get(_key(watched)), watched) for watched in reading.lists]
         lasts = reading.lasts
         for watch, watched in watches:
@@ -305,7 +316,7 @@ class WatchedJobs:
             if status.phase is Phase.PENDING and status.reason == NO_PODS:
                 # Only an event reports a refused pod.
                 lasts = REREAD
-        if len(self._known) > _MOST_WATCHED:
+        if list(self._known).index(name) >= _MOST_WATCHED:
             return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
         path = f"/api/v1/namespaces/{part(self._namespace)}/pods"
         lists += [

@@ -79,6 +79,12 @@ class QueuedJob:
         """Whether the job has failed to start so often that only a person starts it again."""
         return self.tries >= MOST_TRIES
 
+    @property
+    def waits_for_starter(self) -> bool:
+        """Whether the job waits for a starter of arena-topo: neither another's, nor given up."""
+        own = self.state == "waiting" and self.suspended and self.suspender is None
+        return own and not (self.stopped or self.incomplete)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:

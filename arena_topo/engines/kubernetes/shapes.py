@@ -73,6 +73,11 @@ _READ = {
         "ports": [dict],
         "selectors": [{"cel": {"expression": str}}],
         "extendedResourceName": str,
+        # Of a quota.
+        "scopes": [str],
+        "scopeSelector": {
+            "matchExpressions": [{"scopeName": str, "operator": str, "values": [str]}]
+        },
         "mpiReplicaSpecs": {"Launcher": _REPLICAS, "Worker": _REPLICAS},
     },
     "status": {
