@@ -432,6 +432,7 @@ def test_what_only_operators_see_to_is_said_by_flag(engine):
         "true",
         launcher_cpu=Quantity.parse("1"),
         launcher_memory=Quantity.parse("1Gi"),
+        priority="high",
         service_account="trainer",
         mpi_implementation=MPIImplementation.MPICH,
         cpu=Quantity.parse("1"),
@@ -442,7 +443,7 @@ def test_what_only_operators_see_to_is_said_by_flag(engine):
     [remark] = engine.remarks(asked)
     assert remark == (
         "not used on this machine, where jobs are plain processes: --cpu, --memory,"
-        " --launcher-cpu, --launcher-memory, --share-memory, --service-account,"
+        " --launcher-cpu, --launcher-memory, --share-memory, --priority, --service-account,"
         " --mpi-implementation, --ttl-after-finished"
     )
     assert engine.remarks(job("demo", "true", running_timeout=Duration(60))) == ()

@@ -134,6 +134,10 @@ def _running_gpus(rules: ReplayRules) -> int:
     )
 
 
+REACHED = 0.6
+"""A trace has not reached its load while less than this share of it is in use: our choice."""
+
+
 def notes_on(simulation: Simulation) -> Iterator[str]:
     """What a reader has to know about the numbers."""
     runs = simulation.runs
@@ -144,6 +148,14 @@ def notes_on(simulation: Simulation) -> Iterator[str]:
             "a load of 1 or more has no steady state: waiting times grow with the length of the"
             " trace"
         )
+    for some in by_setting(runs).values():
+        load, busy = some[0].load, over_seeds(run.gar for run in some)[0]
+        if busy < REACHED * min(load, 1):
+            yield (
+                f"at a load of {load:.2f} only {100 * busy:.0f} % of the GPUs were in use: the"
+                " trace is too short to fill the cluster, and says little about waiting"
+            )
+            break
     never = Counter[str]()
     for run in runs[:1]:
         never.update(dict(run.never))
@@ -332,7 +344,7 @@ def _brief_legend(settings: Sequence[list[ReplayMeasures]]) -> Iterator[str]:
     if len(settings) > 1:
         yield (
             "FIRST: completion beside the first line of that load, with the least and the largest"
-            " of the seeds; same where these disagree."
+            " of the seeds; same where these disagree or do not differ."
         )
 
 

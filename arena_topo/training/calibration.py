@@ -145,7 +145,7 @@ def _check(placements: Sequence[MeasuredPlacement]) -> None:
     if different < 2:  # noqa: PLR2004 - one placement says nothing of another
         raise UsageError(
             f"a calibration needs 2 placements of several GPUs, and has {different}",
-            hint="measure one more: on one node, on two, or on three and more",
+            hint=f"measure {2 - different} more: on one node, on two, or on three and more",
         )
     alike: dict[object, list[tuple[str, float]]] = defaultdict(list)
     for row in placements:

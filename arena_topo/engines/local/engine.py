@@ -82,11 +82,12 @@ _ONLY_ON_CLUSTERS = (
     "launcher_cpu",
     "launcher_memory",
     "share_memory",
+    "priority",
     "service_account",
     "mpi_implementation",
     "ttl_after_finished",
 )
-"""The flags about containers and their operator, which do not exist on this machine."""
+"""The flags about what only clusters have: containers, their operator, classes of priority."""
 
 _PATIENCE = 2 * (processes.KILL_GRACE + processes.INSIST) + 4
 """Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
