@@ -558,6 +558,12 @@ def test_a_plan_uses_a_calibration_and_records_it(arena, calibrated, tmp_path):
     code, out, err = arena(*plan, "--calibration=t4.yaml")
     assert "note: calibration t4 is not used: no node has 4 x T4" in err
     assert "a guess" in out
+    measured = (*LINE, "--measured=two.log", "--measured=three.log", "--name=again", "-o=yaml")
+    (tmp_path / "again.yaml").write_text(arena(*measured)[1])
+    err = arena(*plan, calibrated, "--calibration=again.yaml")[2]
+    assert "calibration again is not used: calibrations before it match all such nodes" in (
+        " ".join(err.split())
+    )
     dry = ("submit", "mpi", *line, "--image=x", "--dry-run", "-o=json", calibrated, "true")
     code, out, _ = arena(*dry)
     assert code == 0

@@ -64,6 +64,17 @@ def test_the_screen_names_every_assumption_and_compares_with_the_first_line(simu
     assert out == SCREEN.read_text()
 
 
+def test_a_trace_that_is_too_short_for_its_load_is_called_so(simulate):
+    """Else a newcomer reads waits of zero as the answer."""
+    line = ("--load=0.8", "-o=json")
+    for nodes, number, short in ((4, 60, True), (1, 600, False)):
+        size = f"--nodes={nodes}xdgx-1-v100", f"--generate=poisson:{number}"
+        code, out, _ = simulate(*size, *line)
+        assert code == 0
+        notes = " ".join(json.loads(out)["notes"])
+        assert ("hardly a job waited: the trace is too short" in notes) is short
+
+
 def test_wide_tells_each_class_of_sizes(simulate, jobs):
     code, out, _ = simulate(jobs, *NODES, *WHOLE, "-o", "wide")
     assert code == 0

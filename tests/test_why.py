@@ -429,6 +429,19 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "the controller has suspended it",
         "demo-worker-0 was evicted: low on resource: memory",
     ),
+    "by controller or user, drained": (
+        lambda: held_because(
+            because(
+                CauseCode.WORKER_DELETED,
+                pod="demo-worker-0",
+                node="node-1",
+                state=", which is cordoned",
+            )
+        ),
+        Code.EVICTED,
+        "the controller has suspended it, by --on-node-loss hold",
+        "demo-worker-0 was deleted from node node-1, which is cordoned",
+    ),
     "by controller or user": (
         lambda: case(mpijob(CREATED, SUSPENDED, notes=ours("held"), policy=SUSPEND)),
         Code.SUSPENDED_BY_USER,

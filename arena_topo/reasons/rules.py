@@ -343,7 +343,11 @@ def _other_manager(case: Case) -> Words | None:
     return _when(other is not None and not case.pods, why=why, manager=other)
 
 
-_HELD_FOR = {CauseCode.NODE_LOST: Code.NODE_LOST, CauseCode.EVICTED: Code.EVICTED}
+_HELD_FOR = {
+    CauseCode.NODE_LOST: Code.NODE_LOST,
+    CauseCode.EVICTED: Code.EVICTED,
+    CauseCode.WORKER_DELETED: Code.EVICTED,
+}
 """The causes for which the controller suspends a gang until a person resumes it."""
 
 

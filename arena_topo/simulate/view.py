@@ -134,8 +134,9 @@ def _running_gpus(rules: ReplayRules) -> int:
     )
 
 
-REACHED = 0.6
-"""A trace has not reached its load while less than this share of it is in use: our choice."""
+REACHED, QUEUED = 0.6, 0.1
+"""A trace has not reached its load if less than this share of the load is in use, and fewer jobs
+wait on average: our choice."""
 
 
 def notes_on(simulation: Simulation) -> Iterator[str]:
@@ -150,10 +151,12 @@ def notes_on(simulation: Simulation) -> Iterator[str]:
         )
     for some in by_setting(runs).values():
         load, busy = some[0].load, over_seeds(run.gar for run in some)[0]
-        if busy < REACHED * min(load, 1):
+        queued = over_seeds(run.queued for run in some)[0]
+        measured = any(run.jobs for run in some)
+        if measured and busy < REACHED * min(load, 1) and queued < QUEUED:
             yield (
-                f"at a load of {load:.2f} only {100 * busy:.0f} % of the GPUs were in use: the"
-                " trace is too short to fill the cluster, and says little about waiting"
+                f"at a load of {load:.2f} only {100 * busy:.0f} % of the GPUs were in use, and"
+                " hardly a job waited: the trace is too short to fill the cluster"
             )
             break
     never = Counter[str]()
