@@ -528,9 +528,9 @@ class FakeApi(Store):
                 resource, key = self.going.pop(uid)
                 thing = copied(self.get(resource, *key))
                 thing["metadata"]["finalizers"].remove("foregroundDeletion")
-                self._settle(resource, key, thing)
+                self.settle(resource, key, thing)
 
-    def _settle(self, resource: Resource, key: Key, thing: Object) -> None:
+    def settle(self, resource: Resource, key: Key, thing: Object) -> None:
         """Store an object, or drop it if it was to go and nothing holds it any more."""
         meta = thing["metadata"]
         # Pods wait for their kubelet as well.
@@ -658,7 +658,7 @@ class FakeApi(Store):
         if changed.get("spec") != found.get("spec") and "generation" in old:
             changed["metadata"]["generation"] = old["generation"] + 1
         if not dry and changed != found:
-            self._settle(
+            self.settle(
                 resource, (old.get("namespace", "") if not resource.wide else "", name), changed
             )
         return changed

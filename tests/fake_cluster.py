@@ -35,6 +35,8 @@ class FakeCluster(World):
         """Whether machines answer at all; without, pods are bound and no more."""
         self.dead: set[str] = set()
         """Machines that do not answer."""
+        self.counts = True
+        """Whether Jobs take note of the end of their pods."""
         self.keeps_terminating = False
         """Whether pods that are deleted stay, as on a machine that is busy."""
         self.sshd = True

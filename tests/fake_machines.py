@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from fake_cluster import FakeCluster
 
 NODES = RESOURCES["nodes"]
+TRACKED = "batch.kubernetes.io/job-tracking"
+"""The finalizer by which a Job counts each of its pods once."""
 WAITS = "wait-for-workers"
 PULLS = {
     "missing": (
@@ -43,10 +45,9 @@ class Controllers:
         self.cluster = cluster
         self.api = cluster.api
         self.done: dict[str, object] = {}
-        self.deleted: dict[str, set[str]] = {}
-        """The pods of each Job, by uid, that were deleted while it ran: these count as failed."""
 
     def step(self) -> None:
+        self._orphans()
         for key, entry in list(self.api.tables[JOBS.name].items()):
             uid = entry.thing["metadata"]["uid"]
             before = (entry.revision, self.cluster.print_of(uid))
@@ -55,13 +56,47 @@ class Controllers:
             self._job(key, entry.thing)
             after = (self.api.tables[JOBS.name][key].revision, self.cluster.print_of(uid))
             waits = not entry.thing["spec"].get("suspend") and not self.cluster.pods_of(entry.thing)
-            if before == after and not waits:
+            if before == after and not waits and self.cluster.counts:
                 self.done[uid] = before
         for key, entry in list(self.api.tables[SETS.name].items()):
             if "deletionTimestamp" not in entry.thing["metadata"]:
                 self._set(key, entry.thing)
         if self.cluster.evicts:
             self._taints()
+
+    def _orphans(self) -> None:
+        """Let go of the pods of Jobs that are gone."""
+        for key, entry in list(self.api.tables["pods"].items()):
+            meta = entry.thing["metadata"]
+            if TRACKED in (meta.get("finalizers") or ()) and not any(
+                self.api.tables[JOBS.name].get((key[0], owner["name"]))
+                for owner in meta["ownerReferences"]
+            ):
+                self._release(key, entry.thing)
+
+    def _release(self, key: Key, pod: Object) -> None:
+        """Let go of a pod of a Job, which is counted, or never will be."""
+        changed = copied(pod)
+        changed["metadata"]["finalizers"].remove(TRACKED)
+        self.api.settle(PODS, key, changed)
+
+    def _counted(self, status: Object, pods: list[Object], spec: Object) -> bool:
+        """Count the pods of a Job that have ended, suspended or not, each once; whether it is over.
+
+        What ends once it is over is not counted.
+        """
+        over = is_true(status, "Complete") or is_true(status, "Failed")
+        for pod in pods:
+            meta, word = pod["metadata"], phase(pod)
+            if TRACKED not in (meta.get("finalizers") or ()) or not self.cluster.counts:
+                continue
+            deleted = "deletionTimestamp" in meta and spec.get("podReplacementPolicy") != "Failed"
+            if over or word in {"Succeeded", "Failed"} or deleted:
+                self._release((meta["namespace"], meta["name"]), pod)
+                kind = "succeeded" if word == "Succeeded" else "failed"
+                if not over:
+                    status[kind] = status.get(kind, 0) + 1
+        return over
 
     def _taints(self) -> None:
         """Delete the pods on tainted machines, once they no longer tolerate the taint."""
@@ -102,11 +137,24 @@ class Controllers:
             if phase(one) in {"Pending", "Running"} and "deletionTimestamp" not in one["metadata"]
         ]
         now = rfc3339(self.api.clock())
-        if is_true(status, "Complete") or is_true(status, "Failed"):
+        if self._counted(status, pods, spec):
             return
-        if spec.get("suspend"):
+        if status.get("succeeded"):
+            status["completionTime"] = now
+            _conditioned(
+                status, "Complete", "True", reason="CompletionsReached", message="", now=now
+            )
+        elif status.get("failed", 0) > spec.get("backoffLimit", 6):
+            said = "Job has reached the specified backoff limit"
+            _conditioned(
+                status, "Failed", "True", reason="BackoffLimitExceeded", message=said, now=now
+            )
+        elif spec.get("suspend"):
             for one in live:
-                self.api.remove(PODS, key[0], one["metadata"]["name"])
+                # Not counted, as the Job itself deletes them.
+                name = one["metadata"]["name"]
+                self._release((key[0], name), one)
+                self.api.remove(PODS, key[0], name)
             live = []
             status.pop("startTime", None)
             _conditioned(
@@ -123,27 +171,8 @@ class Controllers:
                     now=now,
                 )
             status.setdefault("startTime", now)
-            lost = self.deleted.setdefault(job["metadata"]["uid"], set())
-            lost |= {
-                one["metadata"]["uid"]
-                for one in pods
-                if "deletionTimestamp" in one["metadata"] or phase(one) == "Failed"
-            }
-            failed = len(lost)
-            if any(phase(one) == "Succeeded" for one in pods):
-                status |= {"succeeded": 1, "completionTime": now}
-                _conditioned(
-                    status, "Complete", "True", reason="CompletionsReached", message="", now=now
-                )
-            elif failed > spec.get("backoffLimit", 6):
-                said = "Job has reached the specified backoff limit"
-                _conditioned(
-                    status, "Failed", "True", reason="BackoffLimitExceeded", message=said, now=now
-                )
-            elif not live and not self._awaits_an_end(spec, pods):
+            if not live and not self._awaits_an_end(spec, pods):
                 live = self._launch(key, job)
-            if failed:
-                status["failed"] = failed
         if live:
             status["active"] = len(live)
         else:
@@ -173,6 +202,7 @@ class Controllers:
                 "labels": {**(meta.get("labels") or {}), **labels},
                 "annotations": meta.get("annotations") or {},
                 "ownerReferences": owner_of(job, "batch/v1"),
+                "finalizers": [TRACKED],
             },
             "spec": template["spec"],
         }
@@ -261,18 +291,27 @@ class Kubelets:
             if ("", node) not in nodes:
                 # The pod garbage collector: nobody else will confirm its end.
                 said = "PodGC: node no longer exists"
+                self._failed(key, pod)
                 self.api.disrupt(*key, "DeletionByPodGC", said, {"gracePeriodSeconds": 0})
             elif node in self.cluster.dead or not self.cluster.kubelets:
                 continue
             elif "deletionTimestamp" in pod["metadata"]:
                 if not self.cluster.keeps_terminating:
                     self.api.end_log(key[1], key[0])
+                    self._failed(key, pod)
                     self.api.remove(PODS, *key, {"gracePeriodSeconds": 0})
             elif phase(pod) == "Pending" or self._ends(key, pod):
                 changed = copied(pod)
                 self._sync(key, changed)
                 if changed != pod:
                     self.api.store(PODS, key, changed)
+
+    def _failed(self, key: Key, pod: Object) -> None:
+        """Say of a pod on its way out that it has failed, where its Job has to count it."""
+        if pod["metadata"].get("finalizers") and phase(pod) in {"Pending", "Running"}:
+            changed = copied(pod)
+            changed.setdefault("status", {})["phase"] = "Failed"
+            self.api.store(PODS, key, changed)
 
     def _sync(self, key: Key, pod: Object) -> None:
         status, spec = pod.setdefault("status", {}), pod["spec"]

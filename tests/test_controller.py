@@ -564,9 +564,11 @@ def test_the_owner_reads_what_the_controller_did_to_a_gang(world, capsys):
     here.rounds()
     (node,) = here.nodes("job")
     for nth, why in (("2nd", "repair"), ("3rd", "again")):
+        here.cluster.keeps_terminating = True
         here.cluster.taint(node, why)
         here.cluster.settle()
         here.rounds()
+        here.cluster.keeps_terminating = False
         cause = f"ago: node {node} was lost: taint {why}:NoExecute; "
         assert f"{cause}its {nth} start is to come" in shown(here, capsys, "get", "job")
         if nth == "2nd":
@@ -764,6 +766,48 @@ def test_a_gang_that_failed_as_its_node_fell_silent_starts_again_elsewhere(world
     here.rounds(4)
     assert here.runs("job")
     assert node not in here.nodes("job")
+
+
+def launcher(here: World) -> dict:
+    (one,) = (
+        pod for pod in here.api.all("Pod") if pod["metadata"]["name"].startswith("job-launcher-")
+    )
+    return one
+
+
+@pytest.mark.parametrize("counted", ["late", "before the start", "when it has retries left"])
+@pytest.mark.parametrize("loss", ["silent", "drained"])
+def test_the_end_of_a_launcher_on_a_lost_node_is_no_failure_of_the_next_start(world, loss, counted):
+    """Its Job counts it once it has ended, also while the Job is suspended."""
+    here = world(2)
+    retries = 1 if counted == "when it has retries left" else 0
+    here.submit("job", workers=4, retry=retries)
+    here.rounds()
+    (node,) = here.nodes("job")
+    with here.api.edit("Pod", launcher(here)["metadata"]["name"]) as one:
+        one["spec"]["nodeName"] = node
+    here.cluster.keeps_terminating = True
+    end_from_outside(here, loss, node)
+    here.cluster.settle()
+    here.rounds()
+    here.cluster.keeps_terminating = False
+    assert not here.runs("job")
+    # As a control plane that is busy.
+    here.cluster.counts = counted != "late"
+    for _ in range(4):
+        here.later(SILENT_AFTER)
+        here.rounds(2)
+    if counted == "late":
+        assert not here.runs("job")
+        here.cluster.counts = True
+    for _ in range(4):
+        here.rounds(2)
+        here.later(10)
+    assert here.runs("job")
+    assert not has_failed(here)
+    assert node not in here.nodes("job")
+    assert here.api.find("Job", "job-launcher")["status"].get("failed", 0) == 0
+    assert len([line for line in here.said if "rolled back" in line]) == 1
 
 
 def test_a_gang_that_its_kubelets_evict_again_and_again_is_started_three_times_more(world):

@@ -49,7 +49,7 @@ from arena_topo.engines.kubernetes.queued import (
     queued,
     written,
 )
-from arena_topo.errors import ArenaError, InvalidJob, UsageError
+from arena_topo.errors import AccessDenied, ArenaError, InvalidJob, UsageError
 from arena_topo.gang import fairness, loss, pod_state
 from arena_topo.gang.planning import SOME_JOB, Decision, head_of_queue
 from arena_topo.gang.pod_state import Fate
@@ -792,7 +792,7 @@ class Controller:
                 self._again(PERIOD)
                 break
             self._again(REASON_PERIOD)
-            if not all(map(pod_over, pods.get(job.key, ()))):
+            if not all(map(_ended, pods.get(job.key, ()))):
                 continue  # The pods of its last run have not ended yet.
             if self._balked(job) or (quiet and self._just_refused(job)):
                 continue
@@ -836,6 +836,9 @@ class Controller:
                     most = min(most, decision.wait.until - view.now)
                 self._refuse(job, most)
                 return self._reasoned(job, decision.refused)
+        if not self._forgiven(job):
+            self._again(PERIOD)
+            return False
         self._starts += 1
         outcome = self.starter.start(asked, job.manifest, None)
         if outcome.resumed:
@@ -843,6 +846,22 @@ class Controller:
         else:
             self._balks[*job.key, job.created] = self.clock()
             self._again(BALK_PERIOD)
+        return True
+
+    def _forgiven(self, job: QueuedJob) -> bool:
+        """Whether no failure of its launcher is counted that the loss of a gang has caused.
+
+        The Job that counts one is deleted, and the gang waits until the operator has seen that.
+        """
+        stopped = last_stop(job.manifest)
+        if stopped is None or not loss.is_loss(stopped.cause):
+            return True
+        # Without these rights a gang starts again as long as it has retries.
+        with suppress(AccessDenied):
+            launcher = self.queue.failed_launcher(job.manifest)
+            if launcher is not None:
+                self.queue.delete_launcher(launcher)
+                return False
         return True
 
     def _matters(self, view: Snapshot) -> tuple[object, ...]:
@@ -999,6 +1018,11 @@ class _Pods(NamedTuple):
         nodes = (pod["spec"].get("nodeName") for pod in pods)
         uids = (str(pod["metadata"].get("uid")) for pod in pods if _unscheduled(pod))
         return cls(pods, frozenset(map(str, filter(None, nodes))), tuple(filter(None, uids)))
+
+
+def _ended(pod: Object) -> bool:
+    """Whether a pod has ended, and its Job, if it has one, has taken note."""
+    return pod_over(pod) and not pod_state.counted_later(pod)
 
 
 def _unscheduled(pod: Object) -> bool:

@@ -223,6 +223,11 @@ def cause_of_loss(
     return because(CauseCode.WORKER_DELETED, pod=name, node=end.node, state=state)
 
 
+def is_loss(cause: Cause) -> bool:
+    """Whether a gang was stopped because it was lost, and not because it could not complete."""
+    return cause.code in {CauseCode.NODE_LOST, CauseCode.EVICTED, CauseCode.WORKER_DELETED}
+
+
 def evicted_by_kubelet(cause: Cause) -> bool:
     """Whether a kubelet has evicted a worker, maybe through the gang's own fault."""
     return cause.code == CauseCode.EVICTED and cause.parameters.get("by") == "kubelet"

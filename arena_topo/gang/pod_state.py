@@ -57,6 +57,8 @@ _STUCK = frozenset(
     }
 )
 """Reasons why a kubelet has not reached the image of a pod yet (the same file)."""
+_TRACKED = "batch.kubernetes.io/job-tracking"
+"""The finalizer of a pod whose end its Job has not counted yet (kubernetes, pkg/controller/job)."""
 _CREATION = re.compile(
     r"forbidden|denied|exceeded quota|violates PodSecurity|invalid", re.IGNORECASE
 )
@@ -320,6 +322,11 @@ def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object
             _, node, gpus = workers[index]
             places.append((pod, pins.worker_patch(dict(pod), node, gpus, seen[index])))
     return places
+
+
+def counted_later(pod: Object) -> bool:
+    """Whether the Job of a launcher has yet to count how this pod ended."""
+    return _TRACKED in (pod["metadata"].get("finalizers") or ())
 
 
 def failed_workers(pods: Iterable[Object]) -> list[Object]:

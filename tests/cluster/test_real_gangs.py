@@ -311,6 +311,33 @@ def test_a_cordon_leaves_a_gang_and_what_ends_its_workers_takes_it_back_once(clu
     assert node["cordoned"] not in {one for name in LOSSES for one in cluster.bound(name).values()}
 
 
+def test_a_launcher_on_a_silent_machine_is_no_failure_of_the_gang_that_starts_again(cluster: Real):
+    """Its Job counts the launcher as failed once the pod is removed, and allows no failure."""
+    cluster.machines(2)
+    assert cluster.arena(*words("gang", 2, 4)).code == 0
+    cluster.until(lambda: cluster.exact("gang"), "the gang runs")
+    [lost] = set(cluster.bound("gang").values())
+    [launcher] = [pod for name, pod in cluster.pods().items() if "-launcher-" in name]
+    assert launcher["spec"]["nodeName"] == lost
+    with cluster.controller() as log:
+        at_work(cluster, log)
+        # It has to see what runs before that is ended.
+        time.sleep(5)
+        cluster.silence(lost)
+        other = {"node-0", "node-1"} - {lost}
+        cluster.until(
+            lambda: cluster.exact("gang") and set(cluster.bound("gang").values()) == other,
+            lambda: log.read_text() + cluster.arena("get", "gang").out,
+            300,
+        )
+        for _ in range(20):
+            assert not (cluster.job("gang")["status"].get("completionTime")), log.read_text()
+            time.sleep(1)
+        told = log.read_text()
+    assert len(re.findall("/gang: rolled back: ", told)) == 1, told
+    assert cluster.exact("gang")
+
+
 def held(cluster: Real) -> dict[tuple[str, int], str]:
     """Each GPU that a running gang holds by its record, and who holds it; none has two holders."""
     found: dict[tuple[str, int], str] = {}

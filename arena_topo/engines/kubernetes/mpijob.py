@@ -651,6 +651,17 @@ def failed_at(mpijob: Object) -> float | None:
     return seconds((mpijob.get("status") or {}).get("completionTime"))
 
 
+def counts_failure(launcher: Object) -> bool:
+    """Whether the Job of a launcher has failed, or counts a failed pod now or in its next status.
+
+    A Job also counts the pods that were deleted by others while it was suspended (kubernetes,
+    pkg/controller/job: trackJobStatusAndRemoveFinalizers).
+    """
+    status = launcher.get("status") or {}
+    uncounted = (status.get("uncountedTerminatedPods") or {}).get("failed")
+    return condition(launcher, "Failed") == "True" or bool(status.get("failed") or uncounted)
+
+
 def reports_running(mpijob: Object) -> bool:
     """Whether the operator reports that a job runs; each version has its own words for that."""
     status = mpijob.get("status") or {}

@@ -34,8 +34,8 @@ from arena_topo.engines.kubernetes.jobs import Jobs
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import (
     belongs,
-    condition_of,
     controller_of,
+    counts_failure,
     events_filter,
     is_owned,
     report_of,
@@ -280,7 +280,7 @@ class Queue(Writer):
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
         """The uid of the controller of a batch Job; None without one."""
-        job = self._api.find(f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(name)}")
+        job = self._api.find(_job_path(namespace, name))
         if job is None or job["metadata"].get("uid") != uid:
             return None
         return (controller_of(job) or {}).get("uid")
@@ -316,22 +316,31 @@ class Queue(Writer):
 
         False if the job has changed since it was read, or its launcher is not deleted yet.
         """
-        meta = stored["metadata"]
-        name = f"{meta['name']}-launcher"
-        path = f"/apis/batch/v1/namespaces/{part(meta['namespace'])}/jobs/{part(name)}"
-        launcher = self._api.find(path)
-        if (
-            launcher is not None
-            and (condition_of(launcher, "Failed") or {}).get("status") == "True"
-        ):
-            if (controller_of(launcher) or {}).get("uid") != meta["uid"]:
-                return False
-            # While it exists, the operator concludes from it that the MPIJob has failed.
-            with unless_overtaken():
-                self._api.delete(path, deletion(uid=launcher["metadata"]["uid"]))
-            if self._api.find(path) is not None:
-                return False
+        launcher = self.failed_launcher(stored)
+        if launcher is not None and not self.delete_launcher(launcher):
+            return False
         return self.change(stored, patches.reviving(stored), sub="/status") is not None
+
+    def failed_launcher(self, stored: Mapping[str, Any]) -> Object | None:
+        """The Job of a job's launcher if it counts a failure, be it of an earlier start.
+
+        If it counts more than its backoff limit, the operator concludes that the MPIJob has failed.
+        """
+        meta = stored["metadata"]
+        launcher = self._api.find(_job_path(meta["namespace"], f"{meta['name']}-launcher"))
+        if launcher is None or (controller_of(launcher) or {}).get("uid") != meta["uid"]:
+            return None
+        return launcher if counts_failure(launcher) else None
+
+    def delete_launcher(self, launcher: Object) -> bool:
+        """Delete the Job of a suspended job's launcher; whether it is gone.
+
+        The operator makes another, which counts no failures.
+        """
+        path = _job_path(launcher["metadata"]["namespace"], launcher["metadata"]["name"])
+        with unless_overtaken():
+            self._api.delete(path, deletion(uid=launcher["metadata"]["uid"]))
+        return self._api.find(path) is None
 
     def node(self, name: str) -> NodeRecord | None:
         """A node as it is now; None if it does not exist."""
@@ -550,6 +559,11 @@ class Queue(Writer):
         at = parse_time(spec.get("renewTime"))
         # A controller that was stopped in good order has released its Lease.
         return bool(spec.get("holderIdentity")) and at is not None and self.now() - at < _LIFE
+
+
+def _job_path(namespace: str, name: str) -> str:
+    """The path of a batch Job."""
+    return f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(name)}"
 
 
 class _ReadJob(NamedTuple):
