@@ -482,7 +482,7 @@ def test_a_gang_that_is_ended_from_outside_goes_back_whole_once_and_starts_again
     here.cluster.settle()
     here.rounds()
     here.cluster.keeps_terminating = False
-    for _ in range(3):
+    for _ in range(4):
         here.rounds()
         here.later(10)
     assert here.runs("job")
@@ -706,7 +706,7 @@ def test_a_gang_whose_launcher_failed_before_the_controller_looked_starts_again(
         "long ago",
     ],
 )
-def test_a_gang_that_failed_by_itself_or_has_a_say_in_it_stays_as_it_is(world, end):
+def test_a_gang_that_failed_by_itself_or_has_a_say_in_it_stays_as_it_is(world, capsys, end):
     here = world(2)
     policy = NodeLoss.FAIL if end == "to fail" else NodeLoss.REPLAN
     clean = CleanPodPolicy.NONE if end == "drained later" else CleanPodPolicy.ALL
@@ -739,7 +739,15 @@ def test_a_gang_that_failed_by_itself_or_has_a_say_in_it_stays_as_it_is(world, e
             here.later(REVIVAL + 1)
     here.cluster.settle()
     here.rounds(3)
-    assert [line for line in here.said if "job" in line] == []
+    told = [line for line in here.said if "job" in line]
+    if end == "to fail":
+        (line,) = told
+        assert line.startswith("default/job: failed: job-worker-1 was evicted: ")
+        assert line.endswith("; by --on-node-loss fail it is not started again")
+        why = shown(here, capsys, "why", "job")
+        assert "ended from outside\n  why:  job-worker-1 was evicted" in why
+    else:
+        assert told == []
     if end == "gone":
         assert here.api.find("MPIJob", "job") is None
     else:

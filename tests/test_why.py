@@ -296,6 +296,24 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "the kubelet rejected demo-worker-0",
         "Requested: 2, Available: 1",
     ),
+    "lost, and left to fail": (
+        lambda: case(
+            mpijob(CREATED, FAILED),
+            launcher("Failed", **ended(1)),
+            events=(
+                event(
+                    "MPIJob/demo",
+                    "NotRevived",
+                    "failed: node a was lost: deleted; by --on-node-loss fail it is not started"
+                    " again",
+                    kind="Normal",
+                ),
+            ),
+        ),
+        Code.NODE_LOST,
+        "the job has failed, as the gang was ended from outside",
+        "node a was lost: deleted; by --on-node-loss fail it is not started again",
+    ),
     "preempted": (
         lambda: case(
             mpijob(CREATED),
@@ -1117,7 +1135,7 @@ def test_a_suspension_by_other_means_is_told_with_its_reason():
 
 
 def on_node(
-    there: dict[str, Any],
+    there: dict[str, Any] | None,
     *,
     loss: str | None = None,
     labels: dict[str, str] | None = None,
@@ -1133,7 +1151,7 @@ def on_node(
 
 
 MOVES = "arena-topo replan demo -n team-a moves it"
-IN_TIME = "once its pods no longer tolerate that, by default after 300 s"
+IN_TIME = "once its pods no longer tolerate that, in 300 s"
 
 
 def test_a_job_that_runs_on_a_node_that_does_not_answer_is_told_who_moves_it():
@@ -1155,6 +1173,36 @@ def test_a_job_that_runs_on_a_node_that_does_not_answer_is_told_who_moves_it():
         assert (said.code, said.hint) == (Code.NODE_LOST, hint)
         assert "node a is not ready" in (said.why or "")
         assert ("by --on-node-loss fail" in (said.why or "")) == (loss == "fail")
+
+
+def silent(since: float) -> dict[str, Any]:
+    """A node that has not answered since so many seconds after the job was created."""
+    there = node("a", ready="Unknown")
+    taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    there["spec"]["taints"] = [taint | {"timeAdded": at(since)}]
+    return there
+
+
+@pytest.mark.parametrize(
+    ("there", "seconds", "when"),
+    [
+        (None, 300, " once the node has been gone for 40 s"),
+        (silent(590), 300, " once its pods no longer tolerate that, in 290 s"),
+        (silent(590), 30, " once its pods no longer tolerate that, in 20 s"),
+        (silent(500), 30, ""),
+        (silent(500), None, None),
+    ],
+    ids=["deleted", "silent", "hardly tolerated", "due", "tolerated for ever"],
+)
+def test_a_job_on_a_lost_node_is_told_when_the_controller_moves_it(there, seconds, when):
+    borne = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+    borne |= {} if seconds is None else {"tolerationSeconds": seconds}
+    found = on_node(there, starts=True)
+    found.pods[1]["spec"]["tolerations"] = [borne]
+    moves = f"the controller moves the gang{when}, if it can start elsewhere then; {MOVES} now"
+    if when is None:
+        moves = f"its pods tolerate that without limit; {MOVES}"
+    assert verdict(found).hint == moves
 
 
 @pytest.mark.parametrize("loss", [None, "hold", "fail"])

@@ -40,7 +40,7 @@ from arena_topo.clusters.rules import pod_over
 from arena_topo.engines import heartbeat
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.lease import DURATION, NoNamespace
-from arena_topo.engines.kubernetes.mpijob import condition_of, failed_at
+from arena_topo.engines.kubernetes.mpijob import NOT_REVIVED, condition_of, failed_at
 from arena_topo.engines.kubernetes.queued import (
     MOST_TRIES,
     QueuedJob,
@@ -628,19 +628,16 @@ class Controller:
         """
         if job.suspended:
             return self._cleared(job)
-        policy = job_of(job.manifest).on_node_loss
-        if job.state != "placed" or job.suspender is not None or policy is NodeLoss.FAIL:
+        policy, key = job_of(job.manifest).on_node_loss, (*job.key, job.recorded)
+        if job.state != "placed" or job.suspender is not None or key in self._left:
             return False
         confirmed = self._loss_of_failed(job, pods)
         if confirmed is None:
             return False
         fresh, cause = confirmed
-        if lacks := self.queue.unrevivable():
-            if (key := (*job.key, job.recorded)) not in self._left:
-                self._left.add(key)
-                rights = " and ".join(lacks)
-                text = f"{cause}; the controller may not {rights} to start it again: use --retry 1"
-                self._report(job.manifest, "NotRevived", f"failed: {text}")
+        if left := self._unrevived(policy):
+            self._left.add(key)
+            self._report(job.manifest, NOT_REVIVED, f"failed: {cause}; {left}")
             return False
         act = self._hold if policy is NodeLoss.HOLD else self._taken_back
         if not act(fresh, cause):
@@ -652,6 +649,13 @@ class Controller:
         if stopped is not None:
             self._cleared(stopped)
         return True
+
+    def _unrevived(self, policy: NodeLoss) -> str:
+        """Why a gang that was lost stays failed; empty if it starts again."""
+        if policy is NodeLoss.FAIL:
+            return "by --on-node-loss fail it is not started again"
+        lacks = " and ".join(self.queue.unrevivable())
+        return lacks and f"the controller may not {lacks} to start it again: use --retry 1"
 
     def _loss_of_failed(
         self, job: QueuedJob, pods: Sequence[Object]

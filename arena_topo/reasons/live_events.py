@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from arena_topo.clusters.objects import Object
 from arena_topo.engines import Event
 from arena_topo.engines.kubernetes.mpijob import (
+    NOT_REVIVED,
     condition,
     event_of,
     is_about_pod,
@@ -58,6 +59,8 @@ def current(
         kind = subject(event).get("kind")
         if kind == "Pod":
             return _holds_of_pod(event, by_name, over=over)
+        if event.get("reason") == NOT_REVIVED:
+            return over
         if event.get("type") != "Warning":
             return False
         if kind != "ResourceQuota":

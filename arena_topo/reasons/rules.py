@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from arena_topo.clusters.objects import Object
 from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE_LABEL, KUEUE_NAME, manager
 from arena_topo.clusters.quota import shortfall
+from arena_topo.clusters.records import NodeRecord, record
 from arena_topo.clusters.rules import pod_over, time_limit
 from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes.facts import OPERATOR_GRACE
 from arena_topo.engines.kubernetes.mpijob import (
+    NOT_REVIVED,
     condition,
     condition_of,
     ignored,
@@ -38,7 +40,7 @@ from arena_topo.engines.kubernetes.mpijob import (
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time
 from arena_topo.gang.fairness import STALE_RECORD_SECONDS
-from arena_topo.gang.loss import TOLERATED
+from arena_topo.gang.loss import QUARANTINE, losing, tolerations_of
 from arena_topo.job import NodeLoss
 from arena_topo.joblogs import on_launcher
 from arena_topo.layout import clock, duration
@@ -181,6 +183,14 @@ def _deleting(case: Case) -> Words | None:
 _LOST = "NodeLost|NodeShutdown|DeletionByTaintManager|DeletionByPodGC"
 
 
+def _lost_for_good(case: Case) -> Words | None:
+    """The controller has left a gang failed that was ended from outside, and says why."""
+    for event in reversed(case.events):
+        if event.reason == NOT_REVIVED and case.status.phase is Phase.FAILED:
+            return {"why": event.message.removeprefix("failed: ")}
+    return None
+
+
 def _node_lost(case: Case) -> Words | None:
     well = {name_of(pod) for pod in case.pods if phase_of(pod) == "Succeeded"}
     lost = {name: why for name, why in case.messages_of(_LOST).items() if name not in well}
@@ -188,12 +198,12 @@ def _node_lost(case: Case) -> Words | None:
     workers = {name_of(pod) for pod in case.pods if not is_launcher(pod)}
     if seen is None or case.over or not workers & lost.keys():
         return seen and {**seen, "hint": case.words["again"]}
-    left = "the gang is left as it is, and holds its GPUs until MPI notices"
-    return {**seen, **_moved(case, seen["why"], left)}
+    nodes = {node_of(pod) for pod in case.pods if name_of(pod) in lost}
+    return {**seen, **_moved(case, seen["why"], nodes)}
 
 
-def _moved(case: Case, why: str, left: str) -> Words:
-    """Why a gang has to move, and who moves it; `left` says what happens if it stays.
+def _moved(case: Case, why: str, nodes: Collection[str]) -> Words:
+    """Why a gang has to leave these nodes, and who moves it.
 
     The controller moves only gangs that arena-topo has placed and started.
     """
@@ -202,14 +212,36 @@ def _moved(case: Case, why: str, left: str) -> Words:
         return {"why": why, "hint": case.words["again"]}
     replan = f"{case.words['replan']} moves it"
     if chosen == NodeLoss.FAIL:
+        left = "the gang is left as it is, and holds its GPUs until MPI notices"
         return {"why": f"{why}; by --on-node-loss fail {left}", "hint": replan}
     if case.starts is not True:
         return {"why": why, "hint": replan}
     hold = chosen == NodeLoss.HOLD
     does = "suspends the gang, by --on-node-loss hold," if hold else "moves the gang"
-    then = f"once its pods no longer tolerate that, by default after {TOLERATED:g} s"
-    then += "" if hold else ", if it can start elsewhere then"
-    return {"why": why, "hint": f"the controller {does} {then}; {replan} now"}
+    when = _in_time(case, nodes)
+    if when is None:
+        return {"why": why, "hint": f"its pods tolerate that without limit; {replan}"}
+    does += when + ("" if hold else ", if it can start elsewhere then")
+    return {"why": why, "hint": f"the controller {does}; {replan} now"}
+
+
+def _in_time(case: Case, nodes: Collection[str]) -> str | None:
+    """When these nodes are lost to the gang, as a clause, empty if they are; None: never."""
+    if any("deletionTimestamp" in pod["metadata"] for pod in case.pods):
+        return ""
+    read = [case.nodes[name] for name in nodes if name in case.nodes]
+    if None in read:
+        return f" once the node has been gone for {QUARANTINE:g} s"
+    borne = tolerations_of(case.pods)
+    records = (record("Node", node) for node in read if node is not None)
+    losses = [
+        losing(node, borne, since=case.now) for node in records if isinstance(node, NodeRecord)
+    ]
+    times = [loss[0] - case.now for loss in losses if loss is not None]
+    if not times:
+        return None if losses else ""
+    left = max(0.0, min(times))
+    return f" once its pods no longer tolerate that, in {left:.0f} s" if left else ""
 
 
 def _running_timeout(case: Case) -> Words | None:
@@ -740,6 +772,12 @@ RULES = (
             unless=lambda case: case.rolled_back,
         ),
         "{pods} {was} evicted from the node",
+        "{again}",
+    ),
+    Rule(
+        Code.NODE_LOST,
+        _lost_for_good,
+        "the job has failed, as the gang was ended from outside",
         "{again}",
     ),
     Rule(Code.NODE_LOST, _node_lost, "{pods} {was} on a node that is lost"),

@@ -42,6 +42,9 @@ from arena_topo.words import portion
 
 Object = Mapping[str, Any]
 
+NOT_REVIVED = "NotRevived"
+"""The reason of the controller's event about a gang that was lost, and that stays failed."""
+
 REQUESTED_GPUS = "requestGPUsOfJobOwner"
 """Arena's annotation for workers x GPUs."""
 
