@@ -572,8 +572,8 @@ def test_a_younger_job_that_ends_in_time_starts_before_the_gang_that_has_waited_
     assert engine.job("late", "default").reason == FIRST
 
 
-def test_when_a_job_starts_that_was_deleted_meanwhile_is_not_known(engine):
-    assert engine.starts_by("gone", "default") is None
+def test_what_a_job_reserves_that_was_deleted_meanwhile_is_not_known(engine):
+    assert engine.head("gone", "default") is None
 
 
 @pytest.mark.usefixtures("waiting_for_all")

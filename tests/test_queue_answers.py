@@ -407,6 +407,39 @@ def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     assert why_view.explanation_json(world.why("head"))["reserved"] is None
 
 
+def test_why_of_the_head_of_the_queue_shows_what_is_reserved_for_it(world: World) -> None:
+    world.runs("small", "node-1/0,1,2,3")
+    world.runs("large", "node-0/0,1")
+    world.waits("head", 2, 8, age=500)
+    world.waits("late", 4, 4, age=100)
+    head = world.why("head")
+    assert (
+        "\nReserved for it: 16 GPUs; 6 are still in use\n"
+        "  NODE    GPUS             FREE\n"
+        "  ----    ----             ----\n"
+        "  node-0  0,1,2,3,4,5,6,7  6 of 8\n"
+        "  node-1  0,1,2,3,4,5,6,7  4 of 8\n"
+    ) in why_view.explanation_text(head)
+    whole = list(range(8))
+    assert json.loads(json.dumps(why_view.explanation_json(head)["ownReservation"])) == [
+        {"node": "node-0", "gpus": 8, "free": 6, "indexes": whole},
+        {"node": "node-1", "gpus": 8, "free": 4, "indexes": whole},
+    ]
+    late = world.why("late")
+    assert why_view.explanation_json(late)["ownReservation"] == []
+    assert "Reserved for it" not in why_view.explanation_text(late)
+
+
+def test_why_of_a_stopped_gang_shows_what_is_reserved_for_its_next_start(world: World) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3,4,5")
+    world.waits("first", 2, 8, age=5000)
+    world.stopped("job", "node-0/;node-1/")
+    shown = why_view.explanation_text(world.why("job"))
+    assert "\nReserved for it: 8 GPUs; 2 are still in use\n" in shown
+    assert "\n  node-0  N/A   4 of 4\n  node-1  N/A   2 of 4\n" in shown
+
+
 def dumped(world: World, path: Path, *more: Mapping[str, Any]) -> str:
     """A dump of the world, with objects that only this dump has."""
     kinds = ("Node", "ConfigMap", "MPIJob", "Pod")
@@ -464,7 +497,7 @@ def test_a_dump_reserves_for_the_gang_of_the_highest_known_priority(
 
     def reserved(*more: Mapping[str, Any]) -> tuple[Proposal, int]:
         queue = engine_choice.read_queue([dumped(world, name, *more)])
-        left = planning.dumped_cluster(queue, "default")
+        left = planning.queue_in_dumps(queue, "default").left
         planned = propose(world.job("new", 1, 4), None, namespace="default", cluster=left)
         return planned, sum(node.reserved_count for node in left.nodes)
 
@@ -480,7 +513,7 @@ def test_a_dump_knows_what_waits_for_the_next_start_of_a_gang(world: World, tmp_
     world.runs("small", "node-1/0,1,2,3")
     world.stopped("job", "node-0/0,1,2,3,4,5,6,7", gpus=8)
     queue = engine_choice.read_queue([dumped(world, tmp_path / "dump.json")])
-    state = planning.dumped_cluster(queue, "default")
+    state = planning.queue_in_dumps(queue, "default").left
     planned = propose(world.job("new", 1, 8), None, namespace="default", cluster=state)
     assert planned.refused is not None
     assert planned.refused.why == (
@@ -573,6 +606,15 @@ def test_advice_about_running_timeout_names_the_time_that_helps(
     hint = world.why("late").verdict.hint or ""
     assert hint.startswith("after default/head: arena-topo resume late")
     assert re.findall("shorter.*?m|--running-timeout", hint)[1:] == ([helps] if helps else [])
+    refused = world.plan(1, 2)
+    assert refused.refused is not None
+    assert re.findall("shorter.*?m|--running-timeout", refused.refused.hint or "")[1:] == (
+        [helps] if helps else []
+    )
+    advice = [f"with a --running-timeout {helps} it may start first, as backfill"] if helps else []
+    assert plan_json(refused)["advice"] == advice
+    # A gang that does not fit without the reservation either is not helped.
+    assert plan_json(world.plan(1, 8))["advice"] == []
     for asked, verdict in ((530, Verdict.PLACEABLE), (550, Verdict.NOT_NOW)):
         if helps:
             assert world.plan(1, 2, running_timeout=asked).verdict is verdict

@@ -48,8 +48,8 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import USUAL, Software
 
 if TYPE_CHECKING:
+    from arena_topo.gang.planning import QueueView
     from arena_topo.gang.submission import Submitted
-    from arena_topo.topology import Cluster
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -323,13 +323,13 @@ def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session
     from arena_topo.gang.config_files import read_config_files  # noqa: PLC0415 - as above
 
     console = session.console
-    cluster, backend, namespace = _world(job, offline, session)
+    queue, backend, namespace = _world(job, offline, session)
     plan = planning.plan(
         job,
         backend,
         namespace=namespace,
         api=offline.api_version,
-        cluster=cluster,
+        cluster=None if queue is None else queue.left,
         files=read_config_files(job),
     )
     console.notes(plan.notes)
@@ -404,9 +404,9 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
     from arena_topo.jobs.proposal import count_only, propose  # noqa: PLC0415 - as above
 
     console, form = session.console, asked.output_format
-    cluster, backend, namespace = _world(job, offline, session)
+    queue, backend, namespace = _world(job, offline, session)
     if asked.count_only and (job.gputopology or job.gpus):
-        counts = count_only(job, backend, cluster)
+        counts = count_only(job, backend, None if queue is None else queue.left)
         if form is Output.WIDE:
             console.screen(plans.gangs_by_count(counts, job))
         else:
@@ -421,7 +421,7 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
         backend,
         namespace=namespace,
         api=offline.api_version,
-        cluster=cluster,
+        queue=queue,
         on=asked.on,
         top=asked.top,
     )
@@ -453,19 +453,19 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
 
 def _world(
     job: MPIJob, offline: Offline, session: Session
-) -> tuple[Cluster | None, Backend | None, str]:
-    """The cluster that a dump leaves for a job, or the engine; and the namespace."""
+) -> tuple[QueueView | None, Backend | None, str]:
+    """The queue in a dump as a job sees it, or the engine; and the namespace."""
     session.set_deadline(session.common.timeout)
     options = replace(session.common.options(), fabric=offline.network(session))
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )
-    cluster = None
+    queue = None
     if world.queue is not None:
         from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
 
-        cluster = planning.dumped_cluster(world.queue, world.namespace, job)
-    return cluster, world.backend, world.namespace
+        queue = planning.queue_in_dumps(world.queue, world.namespace, job)
+    return queue, world.backend, world.namespace
 
 
 def _printed(objects: Sequence[Manifest], document: Output) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from arena_topo.engines import Event
 from arena_topo.escaping import one_line
-from arena_topo.layout import align, duration, fold, state, table
+from arena_topo.layout import NOTHING, align, duration, fold, state, table
 from arena_topo.words import counted, shortened_cell, shortened_clauses
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def explanation_text(explanation: Explanation, *, width: int | None = None) -> s
             width,
             2,
         ),
+        *_own_reservation(explanation),
         _folded(_turn(explanation), width, 4),
         _folded(
             [f"Nearest: it {one_line(explanation.nearest)}"] if explanation.nearest else [],
@@ -132,6 +133,24 @@ def _holders(explanation: Explanation) -> Iterator[str]:
         yield "".join(
             f"{line.rstrip()}\n" for line in (*aligned.splitlines(), *_details(explanation))
         )
+
+
+def _own_reservation(explanation: Explanation) -> Iterator[str]:
+    """The GPUs that are reserved for the job itself, while some of them are still in use."""
+    entries = explanation.own
+    gpus, free = sum(entry.gpus for entry in entries), sum(entry.free for entry in entries)
+    if free == gpus:
+        return
+    rows = [
+        (entry.node, ",".join(map(str, entry.indexes)) or NOTHING, f"{entry.free} of {entry.gpus}")
+        for entry in entries[:MAX_EVIDENCE_ROWS]
+    ]
+    if rest := entries[MAX_EVIDENCE_ROWS:]:
+        some, more = sum(entry.free for entry in rest), sum(entry.gpus for entry in rest)
+        rows.append((f"{len(rest)} more", "", f"{some} of {more}"))
+    are = "is" if gpus - free == 1 else "are"
+    title = f"Reserved for it: {counted(gpus, 'GPU')}; {gpus - free} {are} still in use"
+    yield align([title, *table(("NODE", "GPUS", "FREE"), rows, indent="  ")])
 
 
 def _where(holder: BlockingHolder) -> str:
@@ -233,6 +252,7 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "heldByOthers": explanation.unnamed,
         "othersOn": list(explanation.unnamed_on),
         "reserved": explanation.reserved,
+        "ownReservation": [asdict(entry) for entry in explanation.own],
         "queue": _turn_value(explanation),
         "startsBy": None
         if explanation.starts_by is None
