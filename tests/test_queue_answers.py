@@ -371,6 +371,57 @@ def test_topology_show_tells_reserved_gpus_from_free_ones(
     assert (value["free"], value["freeCount"], value["reservedGPUs"]) == ([], 0, 5)
 
 
+def test_reserved_gpus_whose_indexes_are_unknown_are_counted(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of a node is in use, nobody knows which half, and the whole node is reserved."""
+    job = world.job("small", 2, 2)
+    workers = parse_map("node-0/;node-0/")
+    placed = PlacementForecast(state="placed", workers=workers, guarantee="node")
+    world.add(job, 1000.0, placed, startTime=written(NOW - 60))
+    world.runs("large", "node-1/0,1,2,3,4,5,6,7", running_timeout=10**6)
+    world.waits("head", 1, 8, age=500)
+
+    def show(*words: str) -> str:
+        assert cli.run((*words, f"--kubeconfig={tmp_path / 'config'}")) == 0
+        return capsys.readouterr().out
+
+    assert show("topology", "show", "--ascii").splitlines()[1:] == [
+        "|- ????????  0 of 8 free, 4 reserved  8 x GPU  node-0",
+        "`- ########  0 free  8 x GPU  node-1",
+        "# in use  ? some of these are in use or reserved; it is not reported which",
+    ]
+    machine = show("topology", "show", "node-0", "--ascii")
+    assert "\nnode-0: 8 x GPU; 0 of 8 free, 4 reserved\n" in machine
+    doubt = "8 of the GPUs marked free? are not free: 4 in use, 4 reserved; not known which"
+    assert doubt in " ".join(machine.split())
+    detail = show("top", "node", "-d", "node-0")
+    assert detail.count("  unknown  true") == 8
+    for what in ("in use", "reserved"):
+        assert f"  4 of the unknown GPUs are {what}; it is not reported which.\n" in detail
+
+
+def test_gpus_that_are_only_reserved_are_not_called_in_use(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.stopped("job", "node-0/;node-1/", gpus=2)
+
+    def show(*words: str) -> str:
+        assert cli.run((*words, f"--kubeconfig={tmp_path / 'config'}")) == 0
+        return capsys.readouterr().out
+
+    assert show("topology", "show", "--ascii").splitlines()[-1] == (
+        "# in use  r reserved for a gang that waits"
+        "  ? some of these are reserved; it is not reported which"
+    )
+    machine = show("topology", "show", "node-1", "--ascii")
+    assert "2 of the GPUs marked free? are reserved; not known which" in machine
+    detail = show("top", "node", "-d", "node-1")
+    assert "in use" not in detail
+    assert "  2 of the unknown GPUs are reserved; it is not reported which.\n" in detail
+
+
 def test_a_gang_that_waits_has_no_gpus_that_a_suspension_frees(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -288,7 +288,11 @@ def _gpus(status: NodeStatus) -> list[str]:
             lines.append(f"  GPU{gpu.index}\t{state}\t{shown}")
         node, which = status.node, "it is not reported which."
         if hidden := node.unreserved.in_use_unknown:
-            lines.append(f"  {hidden} of the unknown GPUs are in use; {which}")
+            are = "is" if hidden == 1 else "are"
+            lines.append(f"  {hidden} of the unknown GPUs {are} in use; {which}")
+        if hidden := status.reserved_unknown:
+            are = "is" if hidden == 1 else "are"
+            lines.append(f"  {hidden} of the unknown GPUs {are} reserved; {which}")
         if node.broken:
             are = "is" if node.broken == 1 else "are"
             lines.append(f"  {counted(node.broken, 'GPU')} {are} unhealthy; {which}")
