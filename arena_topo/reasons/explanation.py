@@ -119,7 +119,7 @@ class Explanation:
     latest (Unix seconds), None where no running timeout of other jobs bounds it. `wait` is what a
     patient job waits for, `reserved_by` the gang that comes first and has reserved its GPUs. `own`
     are the GPUs that are reserved for the job itself, as the head of the queue or for its next
-    start.
+    start. `notes` say that the cluster is known by the controller's view alone, and of what age.
     """
 
     status: JobStatus
@@ -139,6 +139,7 @@ class Explanation:
     wait: PatientWait | None = None
     reserved_by: str | None = None
     own: tuple[OwnReservation, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """The verdict on one line, for a prompt."""
@@ -199,6 +200,7 @@ def explain_job(backend: Backend, name: str, namespace: str, *, now: float) -> E
         wait=look.fit.wait if look.fit.wait and case.starts is not False else None,
         reserved_by=look.fit.behind,
         own=look.own,
+        notes=look.notes,
     )
 
 
@@ -215,6 +217,7 @@ class _Look:
     turn: QueuePosition | None = None
     starts_by: float | None = None
     own: tuple[OwnReservation, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
@@ -324,6 +327,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
     look = _Look(turn=_turn(facts, snapshot, mine, cluster))
     if cluster is None:
         return look
+    look.notes = () if cluster.view is None else cluster.notes
     if mine is not None and snapshot is not None:
         cluster = snapshot.cluster(without={mine.key})
     site = Site(backend=backend, namespace=facts.status.namespace)

@@ -50,6 +50,7 @@ def explanation_text(explanation: Explanation, *, width: int | None = None) -> s
     head += [f"  stopped {stop}"] if stop else []
     blocks = [
         _folded(head, width, 8),
+        _folded([f"note: {one_line(note)}" for note in explanation.notes], width, 2),
         *_log(explanation),
         *_nodes(explanation),
         *_holders(explanation),
@@ -112,13 +113,15 @@ def _nodes(explanation: Explanation) -> Iterator[str]:
 
 
 def _holders(explanation: Explanation) -> Iterator[str]:
+    # Whoever reads the view of the controller may not list pods, and so does not see their nodes.
+    view = bool(explanation.notes)
     rows = [
         (
             f"{'pod ' if holder.pod else ''}{holder.namespace}/{holder.name}",
             str(holder.gpus),
             "-" if holder.since is None else duration(max(0.0, explanation.now - holder.since)),
             "-" if holder.left is None else _remaining(holder.left),
-            _where(holder),
+            _where(holder, unread="not known; pods may not be listed" if view else "not recorded"),
         )
         for holder in explanation.holders[:MAX_EVIDENCE_ROWS]
     ]
@@ -153,9 +156,9 @@ def _own_reservation(explanation: Explanation) -> Iterator[str]:
     yield align([title, *table(("NODE", "GPUS", "FREE"), rows, indent="  ")])
 
 
-def _where(holder: BlockingHolder) -> str:
+def _where(holder: BlockingHolder, *, unread: str) -> str:
     note = " (terminating)" if holder.terminating else "" if holder.started else " (planned)"
-    return (shortened_cell(tuple(holder.gpus_on), _FEW_NODES) or "not recorded") + note
+    return (shortened_cell(tuple(holder.gpus_on), _FEW_NODES) or unread) + note
 
 
 def _details(explanation: Explanation) -> Iterator[str]:
@@ -258,6 +261,7 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         if explanation.starts_by is None
         else max(0, int(explanation.starts_by - now)),
         "nearest": explanation.nearest,
+        "notes": list(explanation.notes),
         "waitsFor": None if wait is None else wait.value,
         "until": None if wait is None else int(wait.until),
         "reservedBy": explanation.reserved_by,
