@@ -45,7 +45,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
 from arena_topo.reasons import view as why_view
 from arena_topo.reasons.explanation import Explanation, explain_job
-from arena_topo.solver import Verdict
+from arena_topo.solver import Unplaceable, Verdict
 
 NOW = 1_900_000_000.0
 
@@ -442,6 +442,20 @@ def test_resume_advises_what_why_does(world: World) -> None:
     assert advised is not None
     assert "--gpus" not in advised
     assert outcome.decision.nearest == advised
+
+
+def test_get_says_that_a_gang_fits_never_any_more_once_its_resume_was_refused(
+    world: World,
+) -> None:
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.waits("job", 2, 8, age=500)
+    resume_job(world.backend, "job", "default")
+    assert "cannot be placed now" in str(world.backend.job("job", "default").reason)
+    world.end_node("node-1")
+    with pytest.raises(Unplaceable) as refused:
+        resume_job(world.backend, "job", "default")
+    assert refused.value.verdict is Verdict.NEVER
+    assert "can never be placed" in str(world.backend.job("job", "default").reason)
 
 
 def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
