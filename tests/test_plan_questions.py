@@ -63,6 +63,20 @@ def test_a_bare_question_on_machines_that_do_not_exist_needs_no_dump(capfd):
 
 
 @pytest.mark.parametrize(
+    "flag", ["--gpu-model=V100", "--pod-shape=fused", "--topology-required=node"]
+)
+def test_a_flag_that_chooses_gpus_implies_gputopology_in_a_question(capfd, flag):
+    emulated = ("--workers=4", "--gpus=1", "--gang", "--emulate=dgx-1-v100:2", "-o=json", flag)
+    assert cli.run(("plan", "mpi", *emulated)) == 0
+    assert json.loads(capfd.readouterr().out)["gputopology"] is True
+    name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
+    assert MPIJob.sketch(**{name: flag.partition("=")[2]}).gputopology
+    given = ("--name=a", "--image=local", "--gpus=1", flag, "--dry-run", "true")
+    assert cli.run(("submit", "mpi", "--emulate=dgx-1-v100:2", *given)) == 2
+    assert " needs --gputopology\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("missing", "left"),
     [("command", ("--name=a", "--image=i")), ("name", ("--image=i", "true"))],
 )

@@ -26,7 +26,7 @@ from arena_topo.cli.arguments import (
 from arena_topo.cli.console import Console, OutputLost
 from arena_topo.cli.interrupt_message import detaching
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
-from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.parameters import command_from_records, declaration_of
 from arena_topo.cli.session import Session
 from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
@@ -39,7 +39,7 @@ from arena_topo.engines import JobStatus, engine_choice
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import UsageError
 from arena_topo.gang import Exists
-from arena_topo.job import SKETCH, MPIJob
+from arena_topo.job import SKETCH, MPIJob, asks_for_placement
 from arena_topo.jobs import view
 from arena_topo.jobs.wait_progress import WaitProgress, summarise, wait_for_end
 from arena_topo.manifests import Manifest
@@ -350,9 +350,14 @@ def _sketched(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def sketched(**values: Any) -> None:
-        left_open = {name: text for name, text in SKETCH.items() if not values.get(name)}
-        command(**values | left_open)
+        left_open: dict[str, Any] = {
+            name: text for name, text in SKETCH.items() if not values.get(name)
+        }
+        placed = {"gputopology": True} if asks_for_placement(values) else {}
+        command(**values | left_open | placed)
 
+    declared = replace(declaration_of(command), implied=("--gputopology",))
+    vars(sketched)["declaration"] = declared
     return sketched
 
 
