@@ -55,6 +55,11 @@ def test_workers_and_gpus_are_question_enough_and_are_answered_with_and_without_
     assert "error" not in err
 
 
+def test_a_bare_question_says_which_figure_is_that_of_the_planned_gpus(plan):
+    _code, out, _err = plan("--workers=1", "--gpus=4")
+    assert "  with --gputopology, as planned   43.2*" in out
+
+
 def test_a_bare_question_on_machines_that_do_not_exist_needs_no_dump(capfd):
     code = cli.run(("plan", "mpi", "--workers=4", "--gpus=1", "--emulate=dgx-1-v100:2", "-o=json"))
     said = json.loads(capfd.readouterr().out)

@@ -131,7 +131,8 @@ class Proposal:
                 (first, compared.first_fit),
                 (spread, compared.spread),
             ):
-                yield name, other, compared.counted(other)
+                at_worst = ", at worst" if compared.blind else ""
+                yield f"{name}{at_worst}", other, compared.counted(other)
 
     @property
     def notes(self) -> tuple[str, ...]:
