@@ -220,7 +220,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     at = shown[0].index("RESERVED")
     assert [(line[0], line[at]) for line in shown[1:2]] == [("node-0", "4")]
     told = top_view.nodes_table(nodes.occupancy.nodes, now=NOW).splitlines()[-1]
-    assert told.endswith(" for default/job, 0.4 GPU-hours so far at most")
+    assert told.endswith(" for default/job, at most 0.4 GPU-hours so far")
     (status,) = nodes.occupancy.nodes
     assert status.planned == 0b1111
     screen = fragmentation.fragmentation_screen(
@@ -341,7 +341,7 @@ def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world
     nodes = overview.read_overview(world.backend).occupancy.nodes
     since = world.backend.queue.now()
     shown = top_view.nodes_table(nodes, now=since + 1800)
-    wanted = r"Reserved and idle: 4 GPUs for default/head, 2\.[01] GPU-hours so far at most"
+    wanted = r"Reserved and idle: 4 GPUs for default/head, at most 2\.[01] GPU-hours so far"
     assert re.fullmatch(wanted, shown.splitlines()[-1])
 
 
@@ -536,7 +536,7 @@ def test_a_dump_reserves_what_the_cluster_reserves(
         ):
             cli.run((*words, *source))
             # What a reservation costs so far depends on the time.
-            shown.append(re.sub(r", [0-9.]+ GPU-hours.*", "", capsys.readouterr().out))
+            shown.append(re.sub(r", at most [0-9.]+ GPU-hours.*", "", capsys.readouterr().out))
         return shown
 
     living, old = answers(f"--kubeconfig={tmp_path / 'config'}"), answers(f"--state={state}")
