@@ -124,7 +124,7 @@ class Parameter:
             known = [*map(str.upper, self.choices)]
             wrong = next((part for part in several if part.upper() not in known), "")
             # Of few values a rather unlike one may be meant: `sucess` is `succeeded`.
-            hint = near(wrong, self.choices, alike=0.5) if wrong else None
+            hint = near(wrong, self.choices, alike=0.6) if wrong else None
             raise UsageError(
                 f"{self.long} is invalid", why=str(error), hint=hint, flag=self.long
             ) from error
