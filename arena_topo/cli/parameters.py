@@ -123,8 +123,10 @@ class Parameter:
             several = (part.strip() for part in text.split(","))
             known = [*map(str.upper, self.choices)]
             wrong = next((part for part in several if part.upper() not in known), "")
-            # Of few values a rather unlike one may be meant: `sucess` is `succeeded`.
-            hint = near(wrong, self.choices, alike=0.6) if wrong else None
+            # Of few values a rather unlike one may be meant: `sucess` is `succeeded`, but `xml` is
+            # not `yaml`.
+            alike = [choice for choice in self.choices if choice[:1].lower() == wrong[:1].lower()]
+            hint = (near(wrong, self.choices) or near(wrong, alike, alike=0.5)) if wrong else None
             raise UsageError(
                 f"{self.long} is invalid", why=str(error), hint=hint, flag=self.long
             ) from error
