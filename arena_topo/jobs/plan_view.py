@@ -225,7 +225,7 @@ def _bandwidths(proposal: Proposal, worth: Valuation, cluster: Cluster) -> str:
     if proposal.comparison is None:
         return "".join(f"{line}\n" for line in lines)
     own = own_name(at_worst=ours != placement.bandwidth, asked=proposal.asked)
-    own += ", at worst" if proposal.comparison.blind else ""
+    own += ", at worst" if proposal.comparison.at_worst else ""
     rows = [(own, placement, placement.bandwidth), *proposal.others]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
     # The next best placements, which are listed below, use the same mark.

@@ -47,6 +47,12 @@ class SchedulerComparison:
             return None
         return placement.worst if self.blind else placement.bandwidth
 
+    @property
+    def at_worst(self) -> bool:
+        """Whether these bandwidths are less than those of the GPUs that would be planned."""
+        others = (self.best_empty, self.first_fit, self.spread)
+        return any(self.counted(other) != other.bandwidth for other in others if other is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -131,7 +137,7 @@ class Proposal:
                 (first, compared.first_fit),
                 (spread, compared.spread),
             ):
-                at_worst = ", at worst" if compared.blind else ""
+                at_worst = ", at worst" if compared.at_worst else ""
                 yield f"{name}{at_worst}", other, compared.counted(other)
 
     @property

@@ -436,7 +436,9 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     seen = Situation(
         cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
     )
-    return head_of(map(_waiting, queue), seen)
+    head = head_of(map(_waiting, queue), seen)
+    # No reservation is stored here: it has idled at most since its job began to wait.
+    return None if head is None else replace(head, since=head.gang.since)
 
 
 def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
