@@ -147,16 +147,16 @@ class Client:
         """
         api = _version(api_version)
         world = engine_choice.world(job, self.options, state=_words(state), tell=self.tell)
-        cluster = None
+        queue = None
         if world.queue is not None:
-            cluster = planning.dumped_cluster(world.queue, world.namespace, job)
+            queue = planning.queue_in_dumps(world.queue, world.namespace, job)
         try:
             return propose(
                 job,
                 world.backend,
                 namespace=world.namespace,
                 api=api,
-                cluster=cluster,
+                queue=queue,
                 on=on,
                 top=top,
             )

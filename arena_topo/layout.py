@@ -169,6 +169,22 @@ def tabulated(columns: Sequence[Column[_T]], rows: Iterable[_T], *, indent: str 
     return table(header, [[cell(row) for _name, cell in columns] for row in rows], indent=indent)
 
 
+def fitting(
+    columns: Sequence[Column[_T]], rows: Iterable[_T], width: int | None, spare: Iterable[str]
+) -> list[Column[_T]]:
+    """The columns of a table that fit in `width` columns of a terminal; all without a width.
+
+    Those named in `spare` are left out one by one, the least important first.
+    """
+    fit, rows = list(columns), list(rows)
+    for name in (*spare, "") if width is not None else ():
+        lines = [f"{line}\t" for line in tabulated(fit, rows)]
+        if sum(widths(lines)) + _PADDING * (len(fit) - 1) <= (width or 0):
+            break
+        fit = [column for column in fit if column[0] != name]
+    return fit
+
+
 def go_json(value: Any) -> str:
     """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
     text = json.dumps(value, indent=4, ensure_ascii=False)

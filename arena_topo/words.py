@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def listed(parts: Sequence[str]) -> str:
+def listed(parts: Sequence[str], last: str = "and") -> str:
     """Some words as a list: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return f" {last} ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def counted(number: int, word: str) -> str:

@@ -806,6 +806,14 @@ def test_a_misspelt_value_is_answered_with_the_one_that_is_meant(arena, line, me
     assert err.endswith(f"  try:  did you mean {meant}?\n")
 
 
+def test_a_value_that_is_like_no_other_is_answered_without_a_guess(arena):
+    code, _out, err = arena("get", "demo", "-o", "xml")
+    assert (code, err) == (
+        2,
+        "error: --output is invalid\n  why:  expected wide, json, yaml or name, got 'xml'\n",
+    )
+
+
 def test_a_misspelt_variable_is_named_with_the_one_that_is_meant(arena, monkeypatch):
     monkeypatch.setenv("ARENA_TOPO_BAKEND", "local")
     monkeypatch.setenv("ARENA_TOPO_GPU_MODEL", "V100")

@@ -267,8 +267,7 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         "|- xxxxxxxx  0 free  8 x A100  d (MIG)\n"
         "|- ########  0 free  8 x A100  d2 (NotReady; reserved for topology jobs)\n"
         "`- ...####x  3 free  8 x V100  f\n"
-        ". free  # in use  ? some of these are in use, reserved or unhealthy; it is not reported"
-        " which"
+        ". free  # in use  ? some of these are in use; it is not reported which"
         "  x cannot be used now\n"
         "Not shown: 1 node without GPUs\n"
     )
@@ -315,9 +314,7 @@ def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names(
     product = replace(HGX, knowledge=Knowledge.ASSUMED, name="gpu-node-17")
     text = drawn(product, chosen=gpu_set((0,)), free=gpu_set(range(7)), unattributed=2, width=60)
     assert max(map(len, text.splitlines()[1:])) <= 60
-    assert "2 of the GPUs marked free? are in use or unhealthy; not known which" in " ".join(
-        text.split()
-    )
+    assert "2 of the GPUs marked free? are in use; not known which" in " ".join(text.split())
 
 
 def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():

@@ -565,6 +565,25 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 
 
 @pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (
+            {"levels": [{"name": "a", "label": "b", "bandwidthGBs": 5}]},
+            "did you mean bandwidthGBps?",
+        ),
+        ({"levles": []}, "did you mean levels?"),
+        ({"software": [{"plugin": "efaa"}]}, "did you mean efa?"),
+        ({"levels": [], "plugin": "efa"}, "software: [{label: example.com/pool, "),
+    ],
+    ids=str,
+)
+def test_a_typing_error_in_a_file_is_answered_with_what_was_meant(data, hint):
+    with pytest.raises(UsageError) as refused:
+        fabric.parse_fabric(data, where="net.yaml")
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("data", "problem"),
     [
         (None, "the file: expected a mapping, got nothing"),
@@ -613,7 +632,10 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
         ),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
-            f"levels[0].{RATE}: 10 is more than the 9.5 of levels[1].{RATE}, which is nearer",
+            (
+                f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s "
+                f"of levels[1].{RATE}, which is nearer"
+            ),
         ),
         (
             {
@@ -623,11 +645,17 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                     level(),
                 ]
             },
-            f"levels[0].{RATE}: 60 is more than the 50 of levels[2].{RATE}, which is nearer",
+            (
+                f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s "
+                f"of levels[2].{RATE}, which is nearer"
+            ),
         ),
         (
             {"levels": [HALL], "beyondGBps": 11},
-            "beyondGBps: 11 is more than the 10 of levels[0].bandwidthGBps, which is nearer",
+            (
+                "beyondGBps: 11 GB/s is more than the 10 GB/s of levels[0].bandwidthGBps,"
+                " which is nearer"
+            ),
         ),
     ],
 )

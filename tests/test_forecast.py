@@ -389,7 +389,7 @@ def test_the_hint_for_a_log_of_other_gpus_is_the_line_that_fits(arena, tmp_path)
         (["--nics", "8x400T"], "T is no unit of speed"),
         (["--nics", "8x400"], "a number alone is no unit"),
         (["--nics", "many"], "'many' is no count and speed"),
-        (["--set", "0,1,1"], "has no such GPUs"),
+        (["--set", "0,1,1"], "--set 0,1,1: GPU 1 is named twice"),
         (["--set", "0,8"], "has no such GPUs"),
         (["--set", "0,x"], "has no such GPUs"),
         (["--set", "0,1", "--gpus", "2"], "exclude each other"),

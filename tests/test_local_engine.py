@@ -38,7 +38,7 @@ from arena_topo.jobs.proposal import propose
 from arena_topo.jobs.view import job_value
 from arena_topo.manifests import PlacementForecast, render
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.nodes import overview
+from arena_topo.nodes import overview, top_view
 from arena_topo.reasons.case import Code
 from arena_topo.reasons.explanation import explain_job
 from arena_topo.solver import Policy, Reason, Request, Unplaceable
@@ -572,8 +572,8 @@ def test_a_younger_job_that_ends_in_time_starts_before_the_gang_that_has_waited_
     assert engine.job("late", "default").reason == FIRST
 
 
-def test_when_a_job_starts_that_was_deleted_meanwhile_is_not_known(engine):
-    assert engine.starts_by("gone", "default") is None
+def test_what_a_job_reserves_that_was_deleted_meanwhile_is_not_known(engine):
+    assert engine.head("gone", "default") is None
 
 
 @pytest.mark.usefixtures("waiting_for_all")
@@ -594,7 +594,10 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why_on_this_machine(engi
         assert "2 nodes (dgx-1-v100-0, ...): reserved for default/whole" in str(refused.why)
         assert refused.nearest is None
     assert submission.submit(asked, engine, namespace="default").nearest is None
-    assert [one.reserved for one in overview.read_overview(engine).occupancy.nodes] == [7, 8]
+    nodes = overview.read_overview(engine).occupancy.nodes
+    assert [one.reserved for one in nodes] == [7, 8]
+    shown = top_view.nodes_table(nodes, now=engine.job("whole", "default").created + 3600)
+    assert shown.endswith("15 GPUs for default/whole, at most 15.0 GPU-hours so far\n")
     found = explain_job(engine, "younger", "default", now=time.time())
     assert (found.verdict.code, found.nearest) == (Code.WAITING_FOR_TURN, None)
     assert found.verdict.why == (

@@ -205,7 +205,8 @@ def test_what_the_user_sets_is_what_the_workers_have(arena):
 
 
 def test_it_needs_a_placement(capfd):
-    assert cli.run(["plan", "mpi", "--gpus=1", "--nccl-hca"]) == 2
+    given = ("--name=a", "--image=i", "--gpus=1", "--nccl-hca", "--dry-run", "true")
+    assert cli.run(["submit", "mpi", *given]) == 2
     assert "--nccl-hca needs --gputopology" in capfd.readouterr().err
 
 

@@ -274,7 +274,9 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
     api.add(node("labelled", gpus=4, **{TAINT: "true"}))
     api.add(node("plain", gpus=0))
     api.add(node("tainted", OURS))
-    api.add(node("theirs", **{ACK: "topology"}))
+    theirs = node("theirs", **{ACK: "topology"})
+    theirs["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    api.add(theirs)
     for name in ("both", "labelled"):
         with api.edit("Node", name, "") as one:
             one["spec"]["unschedulable"] = True
@@ -286,7 +288,7 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
         "free      8     default",
         "labelled  4     default   labelled but not tainted: other pods may come; cordoned",
         "tainted   8     default   tainted but not labelled: not taken for a topology node",
-        "theirs    8     topology",
+        "theirs    8     topology  not ready",
     ]
     code, out, _err = arena("list", "-o", "json")
     assert json.loads(out)["items"][2] == {
@@ -295,6 +297,7 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
         "use": "default",
         "remark": "labelled but not tainted: other pods may come",
         "cordoned": True,
+        "ready": True,
     }
 
 

@@ -18,6 +18,7 @@ from arena_topo.errors import ArenaError
 from arena_topo.jobs import view
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
 from arena_topo.manifests.cause import in_words
+from arena_topo.manifests.forecast import Move
 from arena_topo.manifests.serialize import kubectl_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
@@ -566,6 +567,29 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
         "  why:  2 nodes (a, ...): not enough free GPUs\n"
         "  try:  fits now with --workers 1"
     )
+
+
+def test_on_a_narrow_terminal_the_least_important_columns_of_a_list_are_left_out():
+    jobs = (replace(RUNNING, name="a-name-of-some-length"), SUCCEEDED, PENDING)
+    narrow = {60: ("NAME", "STATUS", "GPU(Requested)"), 70: ("NAME", "STATUS", "DURATION")}
+    for width, first in narrow.items():
+        lines = plain(view.jobs_table(jobs, now=CREATED + 130, width=width)).splitlines()
+        assert max(map(len, lines)) <= width
+        assert tuple(lines[0].split()[:3]) == first
+    whole = view.jobs_table(jobs, now=CREATED + 130)
+    assert view.jobs_table(jobs, now=CREATED + 130, width=200) == whole
+    wide = view.jobs_table(jobs, now=CREATED + 130, wide=True, width=80).splitlines()[0]
+    assert wide.split()[-4:] == ["WORKERS", "NODES", "GB/s", "REASON"]
+    assert "TRAINER" not in wide
+
+
+def test_a_list_shows_the_planned_bandwidth_beside_the_worst():
+    picked = replace(PLACED, planned=76.8, usable=9.97)
+    job = replace(RUNNING, forecast=picked)
+    shown = view.jobs_table((job,), now=CREATED + 130, wide=True)
+    assert "76.8 planned, 9.97 at worst" in shown
+    after = view.move(Move(before=PLACED, after=picked), "demo")
+    assert "  replanned  planned 76.8 GB/s, at worst 9.97 GB/s" in after
 
 
 def test_lines_go_on_below_where_a_screen_is_too_narrow_and_are_whole_elsewhere():

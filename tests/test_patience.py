@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from replacing import replace
 from test_controller import World, world
 
+from arena_topo.engines import engine_choice
 from arena_topo.engines.kubernetes.lease import LEASE_NAME, NAMESPACE
 from arena_topo.engines.kubernetes.queued import written
-from arena_topo.gang import Watcher, submission
+from arena_topo.gang import Watcher, planning, submission
 from arena_topo.gang.resume import resume_job
 from arena_topo.gang.suspend import suspend_job
 from arena_topo.job import Duration, KeyValue, MPIJob
@@ -441,13 +442,22 @@ def test_patience_is_a_flag_or_a_line_of_a_job_file_a_profile_or_a_site(
 # What is said
 
 
-def test_plan_why_and_get_say_what_is_waited_for_and_until_when(world) -> None:
+def test_plan_why_and_get_say_what_is_waited_for_and_until_when(world, tmp_path) -> None:
     here = world(2, fabric=TCP)
     two_halves(here)
     job = GANG
     proposal = propose(job, here.backend, namespace="default")
     text = plan_view.plan_text(proposal)
     assert "No controller runs here; with --wait it would wait until " in text
+    dump = tmp_path / "dump.json"
+    kinds = ("Node", "ConfigMap", "MPIJob", "Pod")
+    items = [thing for kind in kinds for thing in here.api.all(kind)]
+    dump.write_text(json.dumps({"kind": "List", "items": items}))
+    queue = planning.queue_in_dumps(engine_choice.read_queue([str(dump)], TCP), "default", job)
+    proposal = propose(job, None, namespace="default", queue=queue)
+    text, value = plan_view.plan_text(proposal), plan_view.plan_json(proposal)
+    assert "Where a controller runs, or with --wait, it would wait until " in text
+    assert value["waitsFor"] == {"place": "one node", "bandwidthGBps": 5.65685}
     a_lease(here)
     proposal = propose(job, here.backend, namespace="default")
     text, value = plan_view.plan_text(proposal), plan_view.plan_json(proposal)

@@ -529,7 +529,7 @@ def test_nodes_that_take_no_jobs_and_unknown_gpus_are_marked():
     assert "0 free: b, 8 x V100 (cordoned)" in said
     assert "8 free: c, 8 x V100 (1.25 GB/s to others)" in said
     assert "2 of 4 free: a, 8 x V100" in said
-    assert "some of these are in use, reserved or unhealthy; it is not reported which" in said
+    assert "some of these are in use; it is not reported which" in said
 
 
 def test_an_empty_cluster_is_a_picture_too():

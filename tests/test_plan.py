@@ -512,6 +512,8 @@ def test_where_the_gpus_are_unknown_others_count_at_their_worst_too():
         "spreadGBps": 9.97,
     }
     assert screen_of.plan_text(found).count(" 9.97   4.99 to 29.9  1.00x  one node\n") == 4
+    # The words of a figure for planned GPUs are others.
+    assert screen_of.plan_text(found).count(", at worst ") == 4
     # Planned GPUs are compared with planned ones.
     found = proposed(cluster(node("dgx-1", V100)), workers=1, gpus=4)
     assert screen_of.plan_json(found)["comparison"]["spreadGBps"] == 86.4

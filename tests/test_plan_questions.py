@@ -55,11 +55,30 @@ def test_workers_and_gpus_are_question_enough_and_are_answered_with_and_without_
     assert "error" not in err
 
 
+def test_a_bare_question_says_which_figure_is_that_of_the_planned_gpus(plan):
+    _code, out, _err = plan("--workers=1", "--gpus=4")
+    assert "  with --gputopology, as planned   43.2*" in out
+
+
 def test_a_bare_question_on_machines_that_do_not_exist_needs_no_dump(capfd):
     code = cli.run(("plan", "mpi", "--workers=4", "--gpus=1", "--emulate=dgx-1-v100:2", "-o=json"))
     said = json.loads(capfd.readouterr().out)
     assert (code, said["verdict"], said["gputopology"]) == (0, "Placeable", False)
     assert said["usableGBps"] == pytest.approx(86.4)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--gpu-model=V100", "--pod-shape=fused", "--topology-required=node"]
+)
+def test_a_flag_that_chooses_gpus_implies_gputopology_in_a_question(capfd, flag):
+    emulated = ("--workers=4", "--gpus=1", "--gang", "--emulate=dgx-1-v100:2", "-o=json", flag)
+    assert cli.run(("plan", "mpi", *emulated)) == 0
+    assert json.loads(capfd.readouterr().out)["gputopology"] is True
+    name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
+    assert MPIJob.sketch(**{name: flag.partition("=")[2]}).gputopology
+    given = ("--name=a", "--image=local", "--gpus=1", flag, "--dry-run", "true")
+    assert cli.run(("submit", "mpi", "--emulate=dgx-1-v100:2", *given)) == 2
+    assert " needs --gputopology\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
 from arena_topo.reasons import view as why_view
 from arena_topo.reasons.explanation import Explanation, explain_job
-from arena_topo.solver import Verdict
+from arena_topo.solver import Unplaceable, Verdict
 
 NOW = 1_900_000_000.0
 
@@ -220,7 +220,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     at = shown[0].index("RESERVED")
     assert [(line[0], line[at]) for line in shown[1:2]] == [("node-0", "4")]
     told = top_view.nodes_table(nodes.occupancy.nodes, now=NOW).splitlines()[-1]
-    assert told.endswith(" for default/job, 0.4 GPU-hours so far at most")
+    assert told.endswith(" for default/job, at most 0.4 GPU-hours so far")
     (status,) = nodes.occupancy.nodes
     assert status.planned == 0b1111
     screen = fragmentation.fragmentation_screen(
@@ -341,7 +341,7 @@ def test_resume_stores_what_the_head_reserves_and_top_node_what_that_costs(world
     nodes = overview.read_overview(world.backend).occupancy.nodes
     since = world.backend.queue.now()
     shown = top_view.nodes_table(nodes, now=since + 1800)
-    wanted = r"Reserved and idle: 4 GPUs for default/head, 2\.[01] GPU-hours so far at most"
+    wanted = r"Reserved and idle: 4 GPUs for default/head, at most 2\.[01] GPU-hours so far"
     assert re.fullmatch(wanted, shown.splitlines()[-1])
 
 
@@ -371,6 +371,57 @@ def test_topology_show_tells_reserved_gpus_from_free_ones(
     assert (value["free"], value["freeCount"], value["reservedGPUs"]) == ([], 0, 5)
 
 
+def test_reserved_gpus_whose_indexes_are_unknown_are_counted(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of a node is in use, nobody knows which half, and the whole node is reserved."""
+    job = world.job("small", 2, 2)
+    workers = parse_map("node-0/;node-0/")
+    placed = PlacementForecast(state="placed", workers=workers, guarantee="node")
+    world.add(job, 1000.0, placed, startTime=written(NOW - 60))
+    world.runs("large", "node-1/0,1,2,3,4,5,6,7", running_timeout=10**6)
+    world.waits("head", 1, 8, age=500)
+
+    def show(*words: str) -> str:
+        assert cli.run((*words, f"--kubeconfig={tmp_path / 'config'}")) == 0
+        return capsys.readouterr().out
+
+    assert show("topology", "show", "--ascii").splitlines()[1:] == [
+        "|- ????????  0 of 8 free, 4 reserved  8 x GPU  node-0",
+        "`- ########  0 free  8 x GPU  node-1",
+        "# in use  ? some of these are in use or reserved; it is not reported which",
+    ]
+    machine = show("topology", "show", "node-0", "--ascii")
+    assert "\nnode-0: 8 x GPU; 0 of 8 free, 4 reserved\n" in machine
+    doubt = "8 of the GPUs marked free? are not free: 4 in use, 4 reserved; not known which"
+    assert doubt in " ".join(machine.split())
+    detail = show("top", "node", "-d", "node-0")
+    assert detail.count("  unknown  true") == 8
+    for what in ("in use", "reserved"):
+        assert f"  4 of the unknown GPUs are {what}; it is not reported which.\n" in detail
+
+
+def test_gpus_that_are_only_reserved_are_not_called_in_use(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.stopped("job", "node-0/;node-1/", gpus=2)
+
+    def show(*words: str) -> str:
+        assert cli.run((*words, f"--kubeconfig={tmp_path / 'config'}")) == 0
+        return capsys.readouterr().out
+
+    assert show("topology", "show", "--ascii").splitlines()[-1] == (
+        "# in use  r reserved for a gang that waits"
+        "  ? some of these are reserved; it is not reported which"
+    )
+    machine = show("topology", "show", "node-1", "--ascii")
+    assert "2 of the GPUs marked free? are reserved; not known which" in machine
+    detail = show("top", "node", "-d", "node-1")
+    assert "in use" not in detail
+    assert "  2 of the unknown GPUs are reserved; it is not reported which.\n" in detail
+
+
 def test_a_gang_that_waits_has_no_gpus_that_a_suspension_frees(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,6 +444,20 @@ def test_resume_advises_what_why_does(world: World) -> None:
     assert outcome.decision.nearest == advised
 
 
+def test_get_says_that_a_gang_fits_never_any_more_once_its_resume_was_refused(
+    world: World,
+) -> None:
+    world.runs("large", "node-0/0,1,2,3,4,5,6,7")
+    world.waits("job", 2, 8, age=500)
+    resume_job(world.backend, "job", "default")
+    assert "cannot be placed now" in str(world.backend.job("job", "default").reason)
+    world.end_node("node-1")
+    with pytest.raises(Unplaceable) as refused:
+        resume_job(world.backend, "job", "default")
+    assert refused.value.verdict is Verdict.NEVER
+    assert "can never be placed" in str(world.backend.job("job", "default").reason)
+
+
 def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     """Also where the job would not fit without the reservation."""
     world.runs("small", "node-1/0,1,2,3")
@@ -405,6 +470,39 @@ def test_why_names_all_reserved_nodes_and_for_whom(world: World) -> None:
     assert f"\nReserved: {kept} queue\n" in shown
     assert str(why_view.explanation_json(found)["reserved"]).startswith(kept)
     assert why_view.explanation_json(world.why("head"))["reserved"] is None
+
+
+def test_why_of_the_head_of_the_queue_shows_what_is_reserved_for_it(world: World) -> None:
+    world.runs("small", "node-1/0,1,2,3")
+    world.runs("large", "node-0/0,1")
+    world.waits("head", 2, 8, age=500)
+    world.waits("late", 4, 4, age=100)
+    head = world.why("head")
+    assert (
+        "\nReserved for it: 16 GPUs; 6 are still in use\n"
+        "  NODE    GPUS             FREE\n"
+        "  ----    ----             ----\n"
+        "  node-0  0,1,2,3,4,5,6,7  6 of 8\n"
+        "  node-1  0,1,2,3,4,5,6,7  4 of 8\n"
+    ) in why_view.explanation_text(head)
+    whole = list(range(8))
+    assert json.loads(json.dumps(why_view.explanation_json(head)["ownReservation"])) == [
+        {"node": "node-0", "gpus": 8, "free": 6, "indexes": whole},
+        {"node": "node-1", "gpus": 8, "free": 4, "indexes": whole},
+    ]
+    late = world.why("late")
+    assert why_view.explanation_json(late)["ownReservation"] == []
+    assert "Reserved for it" not in why_view.explanation_text(late)
+
+
+def test_why_of_a_stopped_gang_shows_what_is_reserved_for_its_next_start(world: World) -> None:
+    world.runs("small", "node-0/0,1,2,3")
+    world.runs("large", "node-1/0,1,2,3,4,5")
+    world.waits("first", 2, 8, age=5000)
+    world.stopped("job", "node-0/;node-1/")
+    shown = why_view.explanation_text(world.why("job"))
+    assert "\nReserved for it: 8 GPUs; 2 are still in use\n" in shown
+    assert "\n  node-0  N/A   4 of 4\n  node-1  N/A   2 of 4\n" in shown
 
 
 def dumped(world: World, path: Path, *more: Mapping[str, Any]) -> str:
@@ -438,7 +536,7 @@ def test_a_dump_reserves_what_the_cluster_reserves(
         ):
             cli.run((*words, *source))
             # What a reservation costs so far depends on the time.
-            shown.append(re.sub(r", [0-9.]+ GPU-hours.*", "", capsys.readouterr().out))
+            shown.append(re.sub(r", at most [0-9.]+ GPU-hours.*", "", capsys.readouterr().out))
         return shown
 
     living, old = answers(f"--kubeconfig={tmp_path / 'config'}"), answers(f"--state={state}")
@@ -464,7 +562,7 @@ def test_a_dump_reserves_for_the_gang_of_the_highest_known_priority(
 
     def reserved(*more: Mapping[str, Any]) -> tuple[Proposal, int]:
         queue = engine_choice.read_queue([dumped(world, name, *more)])
-        left = planning.dumped_cluster(queue, "default")
+        left = planning.queue_in_dumps(queue, "default").left
         planned = propose(world.job("new", 1, 4), None, namespace="default", cluster=left)
         return planned, sum(node.reserved_count for node in left.nodes)
 
@@ -480,7 +578,7 @@ def test_a_dump_knows_what_waits_for_the_next_start_of_a_gang(world: World, tmp_
     world.runs("small", "node-1/0,1,2,3")
     world.stopped("job", "node-0/0,1,2,3,4,5,6,7", gpus=8)
     queue = engine_choice.read_queue([dumped(world, tmp_path / "dump.json")])
-    state = planning.dumped_cluster(queue, "default")
+    state = planning.queue_in_dumps(queue, "default").left
     planned = propose(world.job("new", 1, 8), None, namespace="default", cluster=state)
     assert planned.refused is not None
     assert planned.refused.why == (
@@ -573,6 +671,15 @@ def test_advice_about_running_timeout_names_the_time_that_helps(
     hint = world.why("late").verdict.hint or ""
     assert hint.startswith("after default/head: arena-topo resume late")
     assert re.findall("shorter.*?m|--running-timeout", hint)[1:] == ([helps] if helps else [])
+    refused = world.plan(1, 2)
+    assert refused.refused is not None
+    assert re.findall("shorter.*?m|--running-timeout", refused.refused.hint or "")[1:] == (
+        [helps] if helps else []
+    )
+    advice = [f"with a --running-timeout {helps} it may start first, as backfill"] if helps else []
+    assert plan_json(refused)["advice"] == advice
+    # A gang that does not fit without the reservation either is not helped.
+    assert plan_json(world.plan(1, 8))["advice"] == []
     for asked, verdict in ((530, Verdict.PLACEABLE), (550, Verdict.NOT_NOW)):
         if helps:
             assert world.plan(1, 2, running_timeout=asked).verdict is verdict

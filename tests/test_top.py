@@ -105,9 +105,7 @@ def test_a_pod_without_annotation_has_no_allocation_rather_than_an_empty_one():
         one["status"] for one in top_view.nodes_value([found])["gpuTopologyNodes"][0]["devices"]
     ]
     assert states == ["unknown"] * 4
-    assert "1 of the unknown GPUs are in use; it is not reported which." in top_view.details(
-        [found]
-    )
+    assert "1 of the unknown GPUs is in use; it is not reported which." in top_view.details([found])
 
 
 def test_gpus_that_the_kubelet_chose_are_only_planned():

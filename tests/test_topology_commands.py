@@ -378,7 +378,7 @@ def test_reserved_gpus_without_indexes_are_told_from_those_in_use():
     state = State.of(kept)
     assert state.what == "8 x V100; 0 of 8 free, 5 reserved"
     assert state.doubt == (
-        "8 of the GPUs marked free? are in use, reserved or unhealthy; not known which"
+        "8 of the GPUs marked free? are not free: 3 in use, 5 reserved; not known which"
     )
 
 

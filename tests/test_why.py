@@ -1669,6 +1669,14 @@ def test_gpus_of_pods_that_the_caller_may_not_see_are_counted_with_their_nodes(
         api.deny(f"list {right}.*")
     shown = screens.explanation_text(ask(backend))
     assert re.search(r"\n  others +7 +gpu-2\n", shown)
+    api.add(mpijob(CREATED, RUNNING, name="plain"))
+    found = ask(backend)
+    shown = screens.explanation_text(found)
+    assert re.search(r"\n  team-a/plain +\d+ .* not known; pods may not be listed\n", shown)
+    assert "not recorded" not in shown
+    age = r"the cluster is shown as it was .* ago \(configmap arena-topo-system/cluster-view\)"
+    assert re.search(rf"\n\nnote: {age}", shown)
+    assert re.match(age, screens.explanation_json(found)["notes"][0])
 
 
 def test_a_pod_on_its_way_out_of_a_job_that_is_named_is_not_named_twice(api: FakeApi, backend: Any):

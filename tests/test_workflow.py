@@ -12,6 +12,7 @@ from fake_api import kubeconfig
 from replacing import replace
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
+from arena_topo import cli
 from arena_topo.engines import JobStatus, Options, Phase, engine_choice
 from arena_topo.engines import goals as waiting_
 from arena_topo.errors import AlreadyExists, InvalidJob, TimedOut, UsageError
@@ -278,7 +279,7 @@ def test_without_a_cluster_local_images_run_on_this_machine(image):
     assert engine_choice.open_backend(Options(emulate="dgx-1-v100"), image=image).name == "local"
 
 
-def test_who_asks_for_emulated_machines_means_no_cluster(tmp_path, monkeypatch):
+def test_who_asks_for_emulated_machines_means_no_cluster(tmp_path, monkeypatch, capsys):
     kubeconfig(tmp_path / "config", "http://localhost:1", user={"username": "alice"})
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     assert engine_choice.open_backend(Options()).name == "kubernetes"
@@ -286,6 +287,10 @@ def test_who_asks_for_emulated_machines_means_no_cluster(tmp_path, monkeypatch):
     assert engine_choice.open_backend(emulated).name == "local"
     with pytest.raises(UsageError, match="no cluster is meant by --emulate"):
         engine_choice.open_backend(emulated, image="horovod:0.20")
+    monkeypatch.setenv("ARENA_TOPO_EMULATE", "dgx-1-v100")
+    given = ("--name=a", "--image=horovod:0.20", "true")
+    assert cli.run(("submit", "mpi", *given)) == 2
+    assert "no cluster is meant by ARENA_TOPO_EMULATE\n" in capsys.readouterr().err
 
 
 def test_without_a_cluster_other_images_do_not_run_by_accident():

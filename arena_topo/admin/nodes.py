@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters.rules import gpu_count, pod_over
+from arena_topo.engines.kubernetes.mpijob import condition_of
 from arena_topo.engines.write_conflict import attempts, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import FORMAT_ANNOTATION, GUARANTEE, Guarantee
@@ -53,13 +54,14 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """The state of a node: its GPUs, its use, what contradicts that, and whether it is cordoned."""
+    """The state of a node: its GPUs, its use, what contradicts that, and whether it takes pods."""
 
     node: str
     gpus: int
     use: Use
     remark: str | None = None
     cordoned: bool = False
+    ready: bool = True
 
 
 def dedicate(
@@ -231,6 +233,7 @@ def node_standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
                 use=use,
                 remark=remark,
                 cordoned=bool(spec.get("unschedulable")),
+                ready=(condition_of(node, "Ready") or {}).get("status") in {None, "True"},
             )
         )
     return tuple(states)

@@ -55,7 +55,8 @@ def standings_table(states: Iterable[NodeState]) -> str:
 
 
 def _remark(own: NodeState) -> str:
-    return "; ".join(filter(None, (own.remark, "cordoned" if own.cordoned else None)))
+    unready = None if own.ready else "not ready"
+    return "; ".join(filter(None, (own.remark, "cordoned" if own.cordoned else None, unready)))
 
 
 def _lines(text: str) -> str:
@@ -75,6 +76,7 @@ def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
                 "use": own.use.value,
                 "remark": own.remark,
                 "cordoned": own.cordoned,
+                "ready": own.ready,
             }
             for own in states
         ],

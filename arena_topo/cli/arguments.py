@@ -41,7 +41,6 @@ PerhapsNames = Annotated[tuple[str, ...], Word("[JOB...]", "jobs", name_without_
 class Output(StrEnum):
     """The output formats; each command has some of them."""
 
-    TABLE = "table"
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"

@@ -123,8 +123,10 @@ class Parameter:
             several = (part.strip() for part in text.split(","))
             known = [*map(str.upper, self.choices)]
             wrong = next((part for part in several if part.upper() not in known), "")
-            # Of few values a rather unlike one may be meant: `sucess` is `succeeded`.
-            hint = near(wrong, self.choices, alike=0.5) if wrong else None
+            # Of few values a rather unlike one may be meant: `sucess` is `succeeded`, but `xml` is
+            # not `yaml`.
+            alike = [choice for choice in self.choices if choice[:1].lower() == wrong[:1].lower()]
+            hint = (near(wrong, self.choices) or near(wrong, alike, alike=0.5)) if wrong else None
             raise UsageError(
                 f"{self.long} is invalid", why=str(error), hint=hint, flag=self.long
             ) from error
@@ -213,11 +215,13 @@ def _of_record(record: Any) -> tuple[Parameter, ...]:
 class Declaration:
     """What a command takes, and its examples: each a comment and a line after the program's name.
 
-    A line feed in an example is a continued line, so that it fits a terminal of 80 columns.
+    A line feed in an example is a continued line, so that it fits a terminal of 80 columns. Flags
+    that need an `implied` one may be given without it.
     """
 
     parameters: tuple[Parameter, ...]
     examples: tuple[tuple[str, str], ...]
+    implied: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[Parameter, ...]:
@@ -237,7 +241,8 @@ class Declaration:
             if each.name in values and values[each.name] not in ((), "", each.default)
         }
         flags = {each.long: each.flag for each in self.parameters if each.flag is not None}
-        check_flags(flags, given, known={each.long for each in self.parameters})
+        known = {each.long for each in self.parameters} - {*self.implied}
+        check_flags(flags, given, known=known)
 
     def help_of(self, option: Parameter) -> str:
         """The help of an option, with the other options of the command that it excludes."""

@@ -27,7 +27,10 @@ _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
 _MOST_YAML = 64 << 20
 """The limit of YAML in bytes: it takes far more memory than JSON, and this much takes a minute."""
 
-_SMALL = "give a small text file in YAML or JSON; docs/plan-output.md shows one"
+_SMALL = (
+    "give a small text file in YAML or JSON;"
+    ' "The network and the fabric file" in the documentation shows one'
+)
 _HINT = (
     "make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json"
     " && kubectl get configmaps -A -l ack.node.gpu.schedule=topology -o json"

@@ -18,7 +18,7 @@ from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, Node
 NONE = GPUSet(0)
 
 CHOSEN, FREE, DOUBT, USED, BROKEN = "chosen", "free", "free?", "in use", "broken"
-RESERVED = "reserved"
+RESERVED, UNHEALTHY = "reserved", "unhealthy"
 
 _INDENT = 2
 
@@ -68,8 +68,9 @@ class State:
     """A machine and the state of its GPUs.
 
     `free` are the GPUs not known to be in use, None if the state is unknown; `unattributed` of them
-    are in use nonetheless, or (`reserved_unnamed`) reserved. `reserved` GPUs wait for another gang,
-    `broken` GPUs are unhealthy. `away` is the word for free GPUs on a machine that takes no jobs.
+    are not free nonetheless: `reserved_unnamed` are reserved, `broken_unnamed` are unhealthy, the
+    others are in use. `reserved` GPUs wait for another gang, `broken` GPUs are unhealthy. `away` is
+    the word for free GPUs on a machine that takes no jobs.
     """
 
     machine: Machine
@@ -78,6 +79,7 @@ class State:
     unattributed: int = 0
     reserved: GPUSet = NONE
     reserved_unnamed: int = 0
+    broken_unnamed: int = 0
     broken: GPUSet = NONE
     away: str = ""
 
@@ -87,14 +89,16 @@ class State:
         machine = replace(node.machine, name=node.name)
         healthy = machine.everything if node.allocatable is None else node.allocatable
         away = "shared" if node.shared else "unused" if node.unavailable else ""
-        reserved = GPUSet(node.unreserved.free & ~node.free)
+        reserved = node.reserved_idle
+        free = GPUSet(node.unreserved.free & ~reserved)
         return cls(
             machine=machine,
             chosen=chosen,
-            free=node.free,
-            unattributed=node.unattributed,
+            free=free,
+            unattributed=count(free) - node.free_count,
             reserved=reserved,
             reserved_unnamed=max(0, node.reserved_count - count(reserved)),
+            broken_unnamed=node.broken,
             broken=GPUSet(machine.everything & ~healthy),
             away=away,
         )
@@ -138,12 +142,25 @@ class State:
     @property
     def doubt(self) -> str:
         """A sentence on GPUs that may be free or not; empty without any."""
-        if not self.unattributed or self.away:
+        doubts = self.doubts
+        if not doubts or self.away:
             return ""
         are = "is" if self.unattributed == 1 else "are"
-        reserved = ", reserved" if self.reserved_unnamed else ""
-        doubt = f"{are} in use{reserved} or unhealthy; not known which"
-        return f"{self.unattributed} of the GPUs marked free? {doubt}"
+        what = next(iter(doubts))
+        if len(doubts) > 1:
+            what = f"not free: {', '.join(f'{number} {word}' for word, number in doubts.items())}"
+        return f"{self.unattributed} of the GPUs marked free? {are} {what}; not known which"
+
+    @property
+    def doubts(self) -> Mapping[str, int]:
+        """The number of GPUs marked free? that are in use, reserved or unhealthy, in these words.
+
+        Those that do not occur are left out.
+        """
+        reserved, broken = self.reserved_unnamed, self.broken_unnamed
+        in_use = self.unattributed - reserved - broken
+        numbers = {USED: in_use, RESERVED: reserved, UNHEALTHY: broken}
+        return {word: number for word, number in numbers.items() if number > 0}
 
 
 def draw_machine(

@@ -10,12 +10,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.drawing.machine import ASCII, BROKEN, DOUBT, FREE, RESERVED, UNICODE, USED, State
+from arena_topo.drawing.machine import (
+    ASCII,
+    BROKEN,
+    DOUBT,
+    FREE,
+    RESERVED,
+    UNHEALTHY,
+    UNICODE,
+    USED,
+    State,
+)
 from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
-from arena_topo.words import counted, shortened
+from arena_topo.words import counted, listed, shortened
 
 MAX_DRAWN_ROWS = 60
 """The most rows of a drawing: one screen of a tall terminal."""
@@ -30,7 +40,7 @@ _MEANING = {
     FREE: "free",
     USED: "in use",
     RESERVED: "reserved for a gang that waits",
-    DOUBT: "some of these are in use, reserved or unhealthy; it is not reported which",
+    DOUBT: "some of these are {doubts}; it is not reported which",
     BROKEN: "cannot be used now",
 }
 _LOOKS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
@@ -123,7 +133,7 @@ def draw_network(cluster: Cluster, *, unicode: bool = True, width: int | None = 
                 yield from below(part, further)
 
     drawn = [f"{tree.name} ({tree.speed}): {tree.counted}", *below(tree, "")]
-    meanings = [f"{characters[sign]} {_MEANING[sign]}" for sign in _signs(tree)]
+    meanings = [f"{characters[sign]} {meaning}" for sign, meaning in _signs(tree).items()]
     return "".join(
         f"{line}\n" for line in (*drawn, *(["  ".join(meanings)] * any(meanings)), *notes)
     )
@@ -135,10 +145,10 @@ def svg(cluster: Cluster) -> str:
     what = tree.counted
     legend = Sheet()
     at = 0.0
-    for sign in _signs(tree):
+    for sign, meaning in _signs(tree).items():
         legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
-        legend.text((at + 20, 11), _MEANING[sign], "small dim", size=SMALL_TEXT)
-        at += 42 + width(_MEANING[sign], SMALL_TEXT)
+        legend.text((at + 20, 11), meaning, "small dim", size=SMALL_TEXT)
+        at += 42 + width(meaning, SMALL_TEXT)
     notes += [f"{EMULATED}."] if cluster.emulated else []
     drawn = _card(tree)
     below = lines([(note, "small dim") for note in notes], max(360.0, drawn.size[0]))
@@ -206,11 +216,14 @@ def _parts(
 
 def _row(node: Node) -> _Row:
     """The drawing of a node, without its name."""
-    signs = tuple(word if word in _MEANING else BROKEN for word in State.of(node).words)
+    state = State.of(node)
+    signs = tuple(word if word in _MEANING else BROKEN for word in state.words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     reserved = "reserved for topology jobs" if node.dedicated else None
     remarks = [remark for remark in (node.unavailable or node.shared, slow, reserved) if remark]
-    known = f"{free_gpus(node)} of {count(node.free)}" if DOUBT in signs else f"{free_gpus(node)}"
+    known = f"{free_gpus(node)}"
+    if DOUBT in signs and state.free is not None:
+        known += f" of {count(state.free)}"
     return _Row(
         signs=signs,
         known=known,
@@ -231,10 +244,17 @@ def _drawn(part: _Domain | _Row) -> set[str]:
     return set().union(*map(_drawn, part.parts))
 
 
-def _signs(tree: _Domain) -> list[str]:
-    """The signs in a drawing, in the order of their meanings."""
-    drawn_signs = _drawn(tree)
-    return [sign for sign in _MEANING if sign in drawn_signs]
+def _signs(tree: _Domain) -> dict[str, str]:
+    """The signs in a drawing with their meanings."""
+    drawn_signs, doubts = _drawn(tree), dict[str, int]()
+    for node in tree.nodes if DOUBT in drawn_signs else ():
+        doubts.update(State.of(node).doubts)
+    words = [word for word in (USED, RESERVED, UNHEALTHY) if word in doubts]
+    return {
+        sign: meaning.format(doubts=listed(words, "or"))
+        for sign, meaning in _MEANING.items()
+        if sign in drawn_signs
+    }
 
 
 def _speed(cluster: Cluster, level: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from arena_topo.manifests import Binding, Manifest, Mechanisms, Plan
     from arena_topo.manifests.forecast import Move
     from arena_topo.manifests.versions import ApiVersion
+    from arena_topo.queueing.reservation import QueueHead
     from arena_topo.solver import Constraint, Request
     from arena_topo.topology import Cluster, Machine, Node
 
@@ -40,8 +41,8 @@ class Pausing(Protocol):
         `timeout` is the limit of its running time in seconds.
         """
 
-    def starts_by(self, name: str, namespace: str) -> float | None:
-        """The latest start of the head of the queue (Unix seconds); None if that is not known."""
+    def head(self, name: str = "", namespace: str = "") -> QueueHead | None:
+        """The head of the queue on the machines of a job, else of a new job; None without one."""
 
     def foresee(self, name: str, namespace: str, constraint: Constraint) -> Move:
         """Where a job would go after a suspension; Unplaceable if it would not start at once."""

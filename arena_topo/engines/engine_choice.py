@@ -36,7 +36,7 @@ def choose_engine(
 
     `emulating` names the setting that asked for emulated machines. UsageError as in `open_backend`.
     """
-    backend = open_backend(options, image=image)
+    backend = open_backend(options, image=image, emulating=emulating)
     if options.backend == "auto" and backend.name == "local":
         why = emulating if options.emulate else "No Kubernetes cluster is configured"
         tell(f"{why}: using this machine (--backend local).")
@@ -118,11 +118,14 @@ LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
 
 
-def open_backend(options: Options, *, image: str | None = None) -> Backend:
+def open_backend(
+    options: Options, *, image: str | None = None, emulating: str = "--emulate"
+) -> Backend:
     """Open the engine of the options; `auto` is Kubernetes if it is configured, else local.
 
     A job whose image is not `local` never runs locally by accident: UsageError with both ways out.
-    UsageError also for machines to emulate that do not exist.
+    UsageError also for machines to emulate that do not exist. `emulating` names the setting that
+    asked for them.
     """
     if options.backend not in {"auto", "kubernetes", "local"}:
         raise UsageError(
@@ -133,7 +136,7 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
 
         return kubernetes.open_kubernetes(options)
     if options.backend == "auto" and image not in {None, "", LOCAL_IMAGE}:
-        raise _outside_its_image(image, emulated=bool(options.emulate))
+        raise _outside_its_image(image, emulating if options.emulate else "")
     if options.fabric is not None:
         named, why = "--fabric", "have no labels that could say where in a network they are"
         if options.fabric.where == SITE_FLAGS:
@@ -153,11 +156,11 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
     return local.open_local(options)
 
 
-def _outside_its_image(image: str | None, *, emulated: bool) -> UsageError:
+def _outside_its_image(image: str | None, emulating: str) -> UsageError:
     """The error of a job that `auto` would run on this machine, outside its image."""
-    if emulated:
+    if emulating:
         return UsageError(
-            f"image {image} cannot run on this machine, and no cluster is meant by --emulate",
+            f"image {image} cannot run on this machine, and no cluster is meant by {emulating}",
             hint="run the command outside its image with --backend local, or plan it",
         )
     return UsageError(

@@ -187,17 +187,23 @@ class NodeStatus:
         """Arena's word for a GPU, `using` or `idle`, or a word of ours.
 
         `planned`: recorded for a worker without a pod yet. `reserved`: for the head of the queue,
-        or for the next start of a gang. `unknown`: some GPUs of the node are in use, and their
-        indexes are not known.
+        or for the next start of a gang. `unknown`: some GPUs of the node are in use or reserved,
+        and their indexes are not known.
         """
         if self.using >> gpu & 1:
             return "using"
         if self.planned >> gpu & 1:
             return "planned"
-        if self.node.reserved_gpus >> gpu & 1:
+        if self.node.reserved_idle >> gpu & 1:
             return "reserved"
         before = self.node.unreserved
-        return "unknown" if before.in_use_unknown and before.free >> gpu & 1 else "idle"
+        unknown = before.in_use_unknown or self.reserved_unknown
+        return "unknown" if unknown and before.free >> gpu & 1 else "idle"
+
+    @property
+    def reserved_unknown(self) -> int:
+        """The number of reserved GPUs that are not in use and whose indexes are unknown."""
+        return max(0, self.node.reserved_count - count(self.node.reserved_idle))
 
     def healthy(self, gpu: int) -> bool | None:
         """Whether a GPU is healthy; None if it may be a broken one whose index is unknown."""

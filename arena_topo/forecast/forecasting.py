@@ -237,10 +237,12 @@ def _chosen(machine: Machine, text: str) -> GPUSet:
     """The GPUs of --set, without repetition."""
     indexes = [parse_count(index.strip()) for index in text.split(",")]
     valid = {index for index in indexes if index is not None and index < len(machine.gpus)}
+    twice = [index for index in indexes if indexes.count(index) > 1 and index in valid]
     if len(valid) < len(indexes):
         last = len(machine.gpus) - 1
+        problem = f"GPU {twice[0]} is named twice" if twice else f"{machine.name} has no such GPUs"
         raise UsageError(
-            f"--set {text}: {machine.name} has no such GPUs",
+            f"--set {text}: {problem}",
             hint=f"name some of 0 to {last}, each once: 0,1,2,3",
         )
     return gpu_set(valid)

@@ -30,6 +30,7 @@ from arena_topo.gang.request import (
 )
 from arena_topo.gang.training import check_workload
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
+from arena_topo.layout import duration
 from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
@@ -63,6 +64,9 @@ NO_NODES = Cluster(nodes=())
 SOME_JOB = MPIJob(name="some", image="any", command="true")
 """A job of which nothing is known."""
 
+_MINUTE = 60.0
+"""Seconds."""
+
 MAX_NAMED_NODES = 3
 """Nodes that a note names before the rest is counted."""
 
@@ -84,6 +88,12 @@ class QueueView:
     now: float = 0.0
     until: float = -math.inf
     ends: bool = False
+
+    @property
+    def opening(self) -> float | None:
+        """The seconds until the head starts at the latest; None if that is not known."""
+        starts = None if self.head is None else self.head.starts
+        return None if starts is None else starts - self.now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,20 +426,31 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
         def machines() -> Cluster:
             return replace(left, nodes=tuple(backend.machines()))
 
-        return QueueView(left=left, emptied=machines, now=now, until=now + job.patience)
+        reserved = any(node.reserved for node in left.nodes)
+        return QueueView(
+            left=left,
+            head=pausing.head() if reserved else None,
+            whole=left.unreserved(),
+            emptied=machines,
+            now=now,
+            until=now + job.patience,
+        )
     with suppress(AccessDenied):
         if queue is not None:
-            view = queue.read()
-            left, head = share_of_new_job(view, queue, site, job)
-            return QueueView(
-                left=left,
-                head=head,
-                whole=view.cluster(),
-                emptied=view.emptied,
-                now=view.now,
-                until=view.now + job.patience,
-            )
+            return _queue_of(queue.read(), queue, site, job)
     return QueueView(left=backend.cluster())
+
+
+def _queue_of(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob) -> QueueView:
+    left, head = share_of_new_job(view, queue, site, job)
+    return QueueView(
+        left=left,
+        head=head,
+        whole=view.cluster(),
+        emptied=view.emptied,
+        now=view.now,
+        until=view.now + job.patience,
+    )
 
 
 def share_of_new_job(
@@ -444,11 +465,35 @@ def share_of_new_job(
     return share(mine, view.cluster(), view, queue, site)
 
 
-def dumped_cluster(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> Cluster:
-    """What the queue in dumps leaves for a job that is yet to come, as on a living cluster."""
-    site = Site(namespace=namespace)
-    left, _head = share_of_new_job(queue.snapshot, queue, site, job)
-    return replace(left, notes=(*left.notes, *queue.doubts(job.priority)))
+def queue_in_dumps(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> QueueView:
+    """The queue in dumps as a job sees it that is yet to be submitted, as on a living cluster."""
+    view = _queue_of(queue.snapshot, queue, Site(namespace=namespace), job)
+    doubts = queue.doubts(job.priority)
+    return replace(view, left=replace(view.left, notes=(*view.left.notes, *doubts)))
+
+
+def backfill(job: MPIJob, queue: QueueView, site: Site) -> str | None:
+    """Which --running-timeout lets a gang that was refused start before the head of the queue.
+
+    None if none does, or if the gang would not fit without the head either.
+    """
+    advice = backfill_advice(queue.opening)
+    if advice is None or queue.whole is None:
+        return None
+    shaped = as_pods(job, queue.whole, site, later=False)
+    return None if fit(shaped, queue.whole, site) is None else advice
+
+
+def backfill_advice(opening: float | None) -> str | None:
+    """Which --running-timeout helps while GPUs are reserved for a gang that starts in so long.
+
+    `opening` is in seconds, None if it is not known.
+    """
+    if opening is None or opening < 2 * _MINUTE:
+        return None
+    # A job that ends before the other can start delays nobody.
+    limit = duration(opening - opening % _MINUTE)
+    return f"with a --running-timeout shorter than {limit} it may start first, as backfill"
 
 
 def reservation(request: Request, cluster: Cluster) -> str | None:

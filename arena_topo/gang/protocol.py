@@ -219,7 +219,13 @@ class Starter:
                 if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
                     return self.lost_race(job, stored)
                 head = planning.head_of_queue(view, self.queue, self.site)
-                decision = self.decide_behind(head, job, view.job(*mine.key) or mine, view)
+                try:
+                    decision = self.decide_behind(head, job, view.job(*mine.key) or mine, view)
+                except Unplaceable as never:
+                    # `get` and `list` show what is recorded.
+                    refused = Decision(job=job, refused=in_words(never.sentence))
+                    self.queue.change(stored, self._record(stored, refused, gated=gated))
+                    raise
                 changed = self.queue.change(stored, self._record(stored, decision, gated=gated))
                 if changed is not None and decision.placement is None and head is not None:
                     self.keep_reservation(head, view)

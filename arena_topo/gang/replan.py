@@ -132,14 +132,14 @@ def check_gain(move: Move, name: str, *, constrained: bool) -> None:
     """
     if constrained or move.pays or move.before is None:
         return
-    now = estimates.recorded_estimate(move.before) or "no bandwidth, as one GPU has no peer"
+    now = estimates.planned_and_worst(move.before) or "no bandwidth, as one GPU has no peer"
     again = f"{name} would start again from its beginning"
     if move.after is None:
         text = f"{again}, and what bandwidth it would get is not known, so it goes on"
         why = f"now {now}; the controller alone sees all jobs, and chooses its GPUs"
     else:
         text = f"{again} without more bandwidth, so it goes on"
-        why = f"now {now}; replanned {estimates.recorded_estimate(move.after) or 'none'}"
+        why = f"now {now}; replanned {estimates.planned_and_worst(move.after) or 'none'}"
     raise NotNow(
         text,
         why=why,

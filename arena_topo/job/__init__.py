@@ -757,13 +757,28 @@ class MPIJob:
 
     @classmethod
     def sketch(cls, **fields: Any) -> Self:
-        """A job that is only planned: it needs no name, image or command."""
-        return cls(**SKETCH | fields)
+        """A job that is only planned: it needs no name, image or command.
+
+        It is placed by topology (`gputopology`) if another field asks for that.
+        """
+        placed = {"gputopology": True} if asks_for_placement(fields) else {}
+        return cls(**SKETCH | fields | placed)
 
     @property
     def total_gpus(self) -> int:
         """GPUs of all workers together."""
         return self.workers * self.gpus
+
+
+def asks_for_placement(values: Mapping[str, Any]) -> bool:
+    """Whether some of these values of the fields of a job make sense with --gputopology alone."""
+    flags = flags_of(MPIJob)
+    return any(
+        name in flags
+        and "--gputopology" in flags[name].needs
+        and value not in {None, MPIJob.__dataclass_fields__[name].default}
+        for name, value in values.items()
+    )
 
 
 # Texts that every cluster refuses. Arena accepts them, and the API server or the kubelet refuses

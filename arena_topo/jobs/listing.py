@@ -100,7 +100,7 @@ def list_jobs(wanted: ListOptions, chosen: Chosen, session: Session) -> None:
         values = [view.job_value(job, now=console.clock()) for job in jobs]
         console.write(layout.arena_document(values, yaml=form is Output.YAML))
     else:
-        console.screen(_screen(jobs, wanted, console.clock()))
+        console.screen(_screen(jobs, wanted, console.clock(), console.width))
         if any(job.forecast is not None and job.forecast.emulated for job in jobs):
             console.info(tables.emulated_note())
         if not jobs and not wanted.no_headers:
@@ -118,13 +118,14 @@ def list_jobs(wanted: ListOptions, chosen: Chosen, session: Session) -> None:
     session.names.jobs(backend, namespace, seen, whole=not selector and not none)
 
 
-def _screen(jobs: Jobs, wanted: ListOptions, now: float) -> str:
+def _screen(jobs: Jobs, wanted: ListOptions, now: float, width: int | None) -> str:
     return view.jobs_table(
         jobs,
         now=now,
         namespaces=wanted.all_namespaces,
         headers=not wanted.no_headers,
         wide=wanted.wide,
+        width=width,
     )
 
 
@@ -157,7 +158,7 @@ def _watch(
     watch(
         console,
         look,
-        draw=lambda jobs, now, columns: layout.folded(_screen(jobs, wanted, now), columns),
+        draw=lambda jobs, now, columns: layout.folded(_screen(jobs, wanted, now, columns), columns),
         changes=changes,
         every=backend.look_every,
         limit=limit,

@@ -86,7 +86,11 @@ def _patience(proposal: Proposal) -> str:
     """What the job would wait for in place of this placement, and until when; empty if nothing."""
     if proposal.wait is None:
         return ""
-    who = "It" if proposal.ends else "No controller runs here; with --wait it"
+    who = {
+        True: "It",
+        False: "No controller runs here; with --wait it",
+        None: "Where a controller runs, or with --wait, it",
+    }[proposal.ends]
     until = clock(proposal.wait.until)
     return f"{who} would wait until {until} for {proposal.wait}; --patience 0 starts now\n"
 
@@ -221,6 +225,7 @@ def _bandwidths(proposal: Proposal, worth: Valuation, cluster: Cluster) -> str:
     if proposal.comparison is None:
         return "".join(f"{line}\n" for line in lines)
     own = own_name(at_worst=ours != placement.bandwidth, asked=proposal.asked)
+    own += ", at worst" if proposal.comparison.at_worst else ""
     rows = [(own, placement, placement.bandwidth), *proposal.others]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
     # The next best placements, which are listed below, use the same mark.

@@ -47,6 +47,12 @@ class SchedulerComparison:
             return None
         return placement.worst if self.blind else placement.bandwidth
 
+    @property
+    def at_worst(self) -> bool:
+        """Whether these bandwidths are less than those of the GPUs that would be planned."""
+        others = (self.best_empty, self.first_fit, self.spread)
+        return any(self.counted(other) != other.bandwidth for other in others if other is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -56,8 +62,8 @@ class Proposal:
     flag, and `comparison` what it gets. If the caller named a placement (`named`), `best` is the
     best that fits now; a named placement that is not free now is planned and `refused`. `rows` are
     the best placement and the next best, if they were requested. `wait` is what a patient job would
-    wait for, where a program `ends` its patience. `request` and `comparison` have the pods of the
-    planned shape; they are None for a job without GPUs.
+    wait for, where a program `ends` its patience; a dump does not say (None). `request` and
+    `comparison` have the pods of the planned shape; they are None for a job without GPUs.
     """
 
     job: MPIJob
@@ -72,7 +78,7 @@ class Proposal:
     best: Placement | None = None
     rows: tuple[Placement, ...] = ()
     wait: PatientWait | None = None
-    ends: bool = False
+    ends: bool | None = False
 
     @property
     def reserved_by(self) -> str | None:
@@ -131,7 +137,8 @@ class Proposal:
                 (first, compared.first_fit),
                 (spread, compared.spread),
             ):
-                yield name, other, compared.counted(other)
+                at_worst = ", at worst" if compared.at_worst else ""
+                yield f"{name}{at_worst}", other, compared.counted(other)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -163,24 +170,28 @@ def propose(
     namespace: str,
     api: ApiVersion | None = None,
     cluster: Cluster | None = None,
+    queue: QueueView | None = None,
     on: str = "",
     top: int = 1,
 ) -> Proposal:
     """Plan a job as `planning.plan` does, and compare; a refusal is part of the result here.
 
     `on` is a placement such as `node-a/0,3;node-b/1,2`, to be valued instead of the best one,
-    whether its GPUs are in use or not. `top` is how many placements are listed, the best among
+    whether its GPUs are in use or not. It is placed on `cluster`, or as the `queue` in a dump
+    leaves it, else as the engine does. `top` is how many placements are listed, the best among
     them. A job without --gputopology is planned as if it had it. UsageError if there is nothing to
     place on, or if `on` names nodes or GPUs that do not exist or do not match the job.
     """
     files = read_config_files(job)
     site = Site(backend=backend, namespace=namespace, version=api, files=files)
     if not (job.gputopology or job.gpus):
+        cluster = queue.left if queue is not None else cluster
         queue = QueueView(left=cluster or planning.NO_NODES)
         ordinary = render_decision(planning.decide_new(job, site, queue), site)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=ordinary)
     asked, job = job, replace(job, gputopology=True)
-    queue = QueueView(left=cluster) if cluster else queue_for_new_job(job, site)
+    if queue is None:
+        queue = QueueView(left=cluster) if cluster else queue_for_new_job(job, site)
     cluster = queue.left
     if on or not asked.gputopology:
         # A job with a placement of its own, or outside the queue, is not patient.
@@ -196,6 +207,9 @@ def propose(
         plan, wait = render_decision(decision, site), decision.wait
     except Unplaceable as error:
         refused = error
+        helps = planning.backfill(job, queue, site) if asked.gputopology and not on else None
+        if helps is not None:
+            advice, error.hint = (helps,), "; or ".join(filter(None, (error.nearest, helps)))
     if on:
         best = None if plan is None else _valued(plan, cluster)
         plan, refused = _named(on, job, cluster, site, best)
@@ -237,7 +251,7 @@ def propose(
         best=best,
         rows=rows,
         wait=wait,
-        ends=wait is not None and ends_patience(site.engine),
+        ends=wait is not None and (None if backend is None else ends_patience(backend)),
     )
 
 

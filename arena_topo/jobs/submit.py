@@ -26,7 +26,7 @@ from arena_topo.cli.arguments import (
 from arena_topo.cli.console import Console, OutputLost
 from arena_topo.cli.interrupt_message import detaching
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
-from arena_topo.cli.parameters import command_from_records
+from arena_topo.cli.parameters import command_from_records, declaration_of
 from arena_topo.cli.session import Session
 from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
@@ -39,7 +39,7 @@ from arena_topo.engines import JobStatus, engine_choice
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import UsageError
 from arena_topo.gang import Exists
-from arena_topo.job import SKETCH, MPIJob
+from arena_topo.job import SKETCH, MPIJob, asks_for_placement
 from arena_topo.jobs import view
 from arena_topo.jobs.wait_progress import WaitProgress, summarise, wait_for_end
 from arena_topo.manifests import Manifest
@@ -48,8 +48,8 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import USUAL, Software
 
 if TYPE_CHECKING:
+    from arena_topo.gang.planning import QueueView
     from arena_topo.gang.submission import Submitted
-    from arena_topo.topology import Cluster
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -323,13 +323,13 @@ def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session
     from arena_topo.gang.config_files import read_config_files  # noqa: PLC0415 - as above
 
     console = session.console
-    cluster, backend, namespace = _world(job, offline, session)
+    queue, backend, namespace = _world(job, offline, session)
     plan = planning.plan(
         job,
         backend,
         namespace=namespace,
         api=offline.api_version,
-        cluster=cluster,
+        cluster=None if queue is None else queue.left,
         files=read_config_files(job),
     )
     console.notes(plan.notes)
@@ -350,9 +350,14 @@ def _sketched(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def sketched(**values: Any) -> None:
-        left_open = {name: text for name, text in SKETCH.items() if not values.get(name)}
-        command(**values | left_open)
+        left_open: dict[str, Any] = {
+            name: text for name, text in SKETCH.items() if not values.get(name)
+        }
+        placed = {"gputopology": True} if asks_for_placement(values) else {}
+        command(**values | left_open | placed)
 
+    declared = replace(declaration_of(command), implied=("--gputopology",))
+    vars(sketched)["declaration"] = declared
     return sketched
 
 
@@ -404,9 +409,9 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
     from arena_topo.jobs.proposal import count_only, propose  # noqa: PLC0415 - as above
 
     console, form = session.console, asked.output_format
-    cluster, backend, namespace = _world(job, offline, session)
+    queue, backend, namespace = _world(job, offline, session)
     if asked.count_only and (job.gputopology or job.gpus):
-        counts = count_only(job, backend, cluster)
+        counts = count_only(job, backend, None if queue is None else queue.left)
         if form is Output.WIDE:
             console.screen(plans.gangs_by_count(counts, job))
         else:
@@ -421,7 +426,7 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
         backend,
         namespace=namespace,
         api=offline.api_version,
-        cluster=cluster,
+        queue=queue,
         on=asked.on,
         top=asked.top,
     )
@@ -453,19 +458,19 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
 
 def _world(
     job: MPIJob, offline: Offline, session: Session
-) -> tuple[Cluster | None, Backend | None, str]:
-    """The cluster that a dump leaves for a job, or the engine; and the namespace."""
+) -> tuple[QueueView | None, Backend | None, str]:
+    """The queue in a dump as a job sees it, or the engine; and the namespace."""
     session.set_deadline(session.common.timeout)
     options = replace(session.common.options(), fabric=offline.network(session))
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )
-    cluster = None
+    queue = None
     if world.queue is not None:
         from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
 
-        cluster = planning.dumped_cluster(world.queue, world.namespace, job)
-    return cluster, world.backend, world.namespace
+        queue = planning.queue_in_dumps(world.queue, world.namespace, job)
+    return queue, world.backend, world.namespace
 
 
 def _printed(objects: Sequence[Manifest], document: Output) -> str:

@@ -80,7 +80,7 @@ def top_job(
         within = None if all_namespaces else namespace
         return job_order.jobs_by_gpus(backend, within, metrics=documents, tell=heard)
 
-    def screen(seen: tuple[SeenJob, ...], _width: int | None) -> str:
+    def screen(seen: tuple[SeenJob, ...], width: int | None) -> str:
         now = console.clock()
         if name:
             [seen_job] = seen
@@ -88,7 +88,7 @@ def top_job(
                 seen_job.status, now=now, instance=instance, samples=seen_job.samples
             )
         statuses = [seen_job.status for seen_job in seen]
-        return top_jobs_table(statuses, now=now, namespaces=all_namespaces)
+        return top_jobs_table(statuses, now=now, namespaces=all_namespaces, width=width)
 
     def value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
         now = console.clock()
@@ -121,11 +121,18 @@ def _job(
     return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
 
 
-def top_jobs_table(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
+def top_jobs_table(
+    statuses: Sequence[JobStatus],
+    *,
+    now: float,
+    namespaces: bool = False,
+    width: int | None = None,
+) -> str:
     """Arena's table (pkg/training/top_job.go): a line for each job, in the order given.
 
     Below it are the GPUs that running jobs have and request. AGE is arena's word for a job's
-    duration; `now` is Unix seconds; `namespaces` adds a first column.
+    duration; `now` is Unix seconds; `namespaces` adds a first column. On a terminal of `width`
+    columns the least important columns are left out if they do not fit.
     """
     columns = [
         (name, (lambda status: str(status.allocated_gpus)) if name == "GPU(Allocated)" else cell)
@@ -135,7 +142,8 @@ def top_jobs_table(statuses: Sequence[JobStatus], *, now: float, namespaces: boo
     allocated = sum(status.allocated_gpus for status in running)
     counted = f"{allocated}/{sum(status.request_gpus for status in running)}"
     total = f"Total Allocated/Requested GPUs of Training Jobs: {counted}"
-    return layout.align([*layout.tabulated(columns, statuses), "", total])
+    fit = layout.fitting(columns, statuses, width, view.SPARE)
+    return layout.align([*layout.tabulated(fit, statuses), "", total])
 
 
 def top_job_text(

@@ -28,7 +28,7 @@ def training_block(times: TrainingTimes) -> str:
     cells = [("", "ALL-REDUCE", "STEP")]
     for row in times.rows:
         step = "1.00x" if row.ratio is None else ratio_text(row.ratio)
-        cells.append((row.name, _all_reduce(row), step))
+        cells.append((row.name, f"{_all_reduce(row)}{'*' if row.guess else ''}", step))
     table = align("  " + "\t".join(row) for row in cells).splitlines()
     named = one_line(workload_text(times.workload, times.gpu, times.source))
     sure = any(row.ratio is not None and not row.ratio.guess for row in times.rows)

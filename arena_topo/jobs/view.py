@@ -18,6 +18,7 @@ from arena_topo.layout import (
     cell_text,
     clock,
     duration,
+    fitting,
     go_bool,
     number,
     state,
@@ -243,7 +244,7 @@ def move(foreseen: Move, name: str) -> str:
             f"{node}/{','.join(map(str, some))}{planned_mark(forecast)}" if some else node
             for node, some in gpus.items()
         )
-        lines.append(f"  {label}\t{estimates.recorded_estimate(forecast) or NOTHING}\t{nodes}")
+        lines.append(f"  {label}\t{estimates.planned_and_worst(forecast) or NOTHING}\t{nodes}")
     if foreseen.compelled:
         lines.append(f"  It cannot stay: {foreseen.compelled}")
     return align(lines)
@@ -454,24 +455,46 @@ def jobs_table(
     namespaces: bool = False,
     headers: bool = True,
     wide: bool = False,
+    width: int | None = None,
 ) -> str:
     """Arena's list of jobs, in the order given; with `namespaces` a first column names them.
 
     Without `headers` the first line is a job; `wide` adds run time, `WORKERSxGPUS`, nodes, GB/s
-    and the reason why a job does not run.
+    and the reason why a job does not run. On a terminal of `width` columns the least important
+    columns are left out if they do not fit.
     """
-    lines = job_lines(statuses, now=now, namespaces=namespaces, wide=wide)
+    lines = job_lines(statuses, now=now, namespaces=namespaces, wide=wide, width=width)
     aligned = align(lines if headers else lines[1:])
     # As in arena nothing is padded at the end of a line; most jobs have no reason there.
     return "".join(f"{line.rstrip()}\n" for line in aligned.splitlines()) if wide else aligned
 
 
 def job_lines(
-    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, wide: bool = False
+    statuses: Iterable[JobStatus],
+    *,
+    now: float,
+    namespaces: bool = False,
+    wide: bool = False,
+    width: int | None = None,
 ) -> Sequence[str]:
     """The header of that list and a line for each job, to be aligned."""
-    columns = [*job_columns("DURATION", now, namespaces=namespaces), *(_wide(now) if wide else [])]
-    return tabulated(columns, statuses)
+    columns, jobs = job_columns("DURATION", now, namespaces=namespaces), list(statuses)
+    if not wide:
+        return tabulated(fitting(columns, jobs, width, SPARE), jobs)
+    *columns, reason = [*columns, *_wide(now)]
+    # A reason goes on below itself.
+    room = None if width is None else width - MIN_REASON_WIDTH
+    return tabulated([*fitting(columns, jobs, room, _SPARE_WIDE), reason], jobs)
+
+
+SPARE = ("TRAINER", "GPU(Allocated)", "DURATION", "AGE", "NODE")
+"""Columns of jobs that a narrow terminal can do without, the least important first."""
+
+_SPARE_WIDE = ("TRAINER", "GPU(Allocated)", "NODE", "GPU(Requested)", "RUNTIME", "DURATION")
+"""The same with `-o wide`, whose other columns say more."""
+
+MIN_REASON_WIDTH = 24
+"""Columns that are left for reasons."""
 
 
 def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobStatus]]:
@@ -511,8 +534,17 @@ def _wide(now: float) -> list[Column[JobStatus]]:
 
 
 def _usable(status: JobStatus) -> str:
-    usable = status.forecast.usable if status.forecast is not None else None
-    return NOTHING if usable is None else estimates.gbps_text(usable)
+    """The bandwidth of a job; where the kubelet picks the GPUs, the planned one, and the worst."""
+    forecast = status.forecast
+    if forecast is None or forecast.usable is None:
+        return NOTHING
+    usable = estimates.gbps_text(forecast.usable)
+    if not forecast.at_worst:
+        return usable
+    planned = (
+        "" if forecast.planned is None else f"{estimates.gbps_text(forecast.planned)} planned, "
+    )
+    return f"{planned}{usable} at worst"
 
 
 _MOST_NODES = 3

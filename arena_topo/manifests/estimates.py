@@ -72,6 +72,19 @@ def recorded_estimate(forecast: PlacementForecast) -> str:
     return spoken(forecast.usable, forecast.low, forecast.high)
 
 
+def planned_and_worst(forecast: PlacementForecast) -> str:
+    """The recorded estimate of a job's pods; where the kubelet picks, the planned one as well.
+
+    It is `5.66 GB/s (3.2 to 10)`, or `planned 76.8 GB/s, at worst 9.97 GB/s (4.99 to 29.9)`; empty
+    without a bandwidth.
+    """
+    rate = recorded_estimate(forecast)
+    if not rate or not forecast.at_worst:
+        return rate
+    planned = "" if forecast.planned is None else f"planned {gbps_text(forecast.planned)} GB/s, "
+    return f"{planned}at worst {rate}"
+
+
 PICKED = "the kubelet picks the GPUs"
 """Why a bandwidth is the worst."""
 
@@ -85,13 +98,10 @@ def stated(forecast: PlacementForecast) -> str:
     It is `5.66 GB/s (3.2 to 10), limited by TCP between the pods of one node`, or `planned 76.8
     GB/s, at worst 9.97 GB/s (4.99 to 29.9): the kubelet picks the GPUs`; empty without a bandwidth.
     """
-    rate = recorded_estimate(forecast) + (" assumed" if forecast.assumed else "")
+    rate = planned_and_worst(forecast) + (" assumed" if forecast.assumed else "")
     rate += f", {one_line(forecast.measured)}" if forecast.measured else ""
     if forecast.at_worst:
-        planned = (
-            "" if forecast.planned is None else f"planned {gbps_text(forecast.planned)} GB/s, "
-        )
-        return f"{planned}at worst {rate}: {PICKED}"
+        return f"{rate}: {PICKED}"
     return ", ".join(filter(None, (rate, recorded_limit(forecast))))
 
 

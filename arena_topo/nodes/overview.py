@@ -100,7 +100,7 @@ def read_nodes(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupa
         return state
     from arena_topo.gang import planning  # noqa: PLC0415 - the solver, only where jobs wait
 
-    left = planning.dumped_cluster(queue, "default")
+    left = planning.queue_in_dumps(queue, "default").left
     return _reserved_as(left, replace(state, cluster=replace(state.cluster, notes=left.notes)))
 
 

@@ -99,7 +99,9 @@ def top_node(
     def screen(sight: Overview, width: int | None) -> str:
         moving = refresh and width is not None
         now = console.clock()
-        return _nodes_screen(sight, options, backend, named=bool(names), brief=moving, now=now)
+        return _nodes_screen(
+            sight, options, backend, named=bool(names), brief=moving, now=now, width=width
+        )
 
     warn_once = once(console)
     first = look()
@@ -130,6 +132,7 @@ def _nodes_screen(
     named: bool,
     brief: bool,
     now: float,
+    width: int | None,
 ) -> str:
     """The nodes for people; `brief` leaves out the details that do not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
@@ -143,7 +146,7 @@ def _nodes_screen(
         )
         return text + (f"{tables.emulated_note()}\n" if occupancy.cluster.emulated else "")
     if not options.details:
-        return top_view.nodes_table(occupancy.nodes, named=named, now=now)
+        return top_view.nodes_table(occupancy.nodes, named=named, now=now, width=width)
     return top_view.details(occupancy.nodes, top_view.by_node(sight.samples), brief=brief)
 
 

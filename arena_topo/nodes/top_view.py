@@ -78,19 +78,26 @@ _UNHEALTHY: Column[NodeStatus] = ("UNHEALTHY", lambda node: _go(node.unhealthy))
 
 
 def nodes_table(
-    statuses: Sequence[NodeStatus], *, named: bool = False, now: float | None = None
+    statuses: Sequence[NodeStatus],
+    *,
+    named: bool = False,
+    now: float | None = None,
+    width: int | None = None,
 ) -> str:
     """The summary: a line for each node, class by class, and the number of allocated GPUs.
 
     `named` says that only some nodes were requested; then a mixed summary has no total. `now` (Unix
-    seconds) is for what reservations cost.
+    seconds) is for what reservations cost. On a terminal of `width` columns the least important
+    columns are left out if they do not fit.
     """
     modes = {node.mode for node in statuses}
     columns = [*_NODE, *_COUNTS]
     columns += [_MODE] if len(modes - {Mode.NORMAL}) > 1 else []
     columns += [_RESERVED] if any(node.reserved for node in statuses) else []
     columns += [_UNHEALTHY] if any(node.unhealthy for node in statuses) else []
-    lines = layout.tabulated(columns, _ordered(statuses))
+    ordered = _ordered(statuses)
+    columns = layout.fitting(columns, ordered, width, ("ROLE", "IPADDRESS", "GPU(Mode)"))
+    lines = layout.tabulated(columns, ordered)
     resources = {name for status in statuses for name in _offers(status) or [status.node.resource]}
     of = f"GPUs of nodes which own resource {', '.join(sorted(resources))} In Cluster:"
     if len(modes) > 1:
@@ -114,7 +121,7 @@ def _kept_idle(statuses: Iterable[NodeStatus], now: float) -> str:
     for job, held in idle.items():
         hours = sum(gpus * max(0.0, now - (since or now)) / 3600 for gpus, since in held)
         known = all(since is not None for _, since in held)
-        cost = f", {hours:.1f} GPU-hours so far at most" if known else ""
+        cost = f", at most {hours:.1f} GPU-hours so far" if known else ""
         parts.append(f"{counted(sum(gpus for gpus, _ in held), 'GPU')} for {job}{cost}")
     return f"Reserved and idle: {'; '.join(parts)}\n" if parts else ""
 
@@ -288,7 +295,11 @@ def _gpus(status: NodeStatus) -> list[str]:
             lines.append(f"  GPU{gpu.index}\t{state}\t{shown}")
         node, which = status.node, "it is not reported which."
         if hidden := node.unreserved.in_use_unknown:
-            lines.append(f"  {hidden} of the unknown GPUs are in use; {which}")
+            are = "is" if hidden == 1 else "are"
+            lines.append(f"  {hidden} of the unknown GPUs {are} in use; {which}")
+        if hidden := status.reserved_unknown:
+            are = "is" if hidden == 1 else "are"
+            lines.append(f"  {hidden} of the unknown GPUs {are} reserved; {which}")
         if node.broken:
             are = "is" if node.broken == 1 else "are"
             lines.append(f"  {counted(node.broken, 'GPU')} {are} unhealthy; {which}")

@@ -38,6 +38,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
 from arena_topo.manifests.requests import job_of, patience_end
 from arena_topo.queueing.patience import PatientWait, waits_for
+from arena_topo.queueing.reservation import QueueHead, left_for
 from arena_topo.reasons import launcher_log
 from arena_topo.reasons.case import Case, Diagnosis, Fit
 from arena_topo.reasons.launcher_log import LauncherLog
@@ -45,7 +46,7 @@ from arena_topo.reasons.rules import verdict
 from arena_topo.solver import Placement, Refusal, Request, Unplaceable
 from arena_topo.solver import Verdict as Fits
 from arena_topo.solver.door import Solver, place
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, count, members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,19 @@ class QueuePosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReservation:
+    """GPUs of a node that are reserved for the job itself; `free` of them are not in use.
+
+    `indexes` are those of the GPUs whose index is known; the others are only counted.
+    """
+
+    node: str
+    gpus: int
+    free: int
+    indexes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """The explanation of a job at `now` (Unix seconds).
 
@@ -103,7 +117,9 @@ class Explanation:
     of which nodes it cannot use because they are reserved, and for whom. `log` is the end of the
     launcher's log, of a job that has not succeeded. `starts_by` is when a waiting job starts at the
     latest (Unix seconds), None where no running timeout of other jobs bounds it. `wait` is what a
-    patient job waits for, `reserved_by` the gang that comes first and has reserved its GPUs.
+    patient job waits for, `reserved_by` the gang that comes first and has reserved its GPUs. `own`
+    are the GPUs that are reserved for the job itself, as the head of the queue or for its next
+    start. `notes` say that the cluster is known by the controller's view alone, and of what age.
     """
 
     status: JobStatus
@@ -122,6 +138,8 @@ class Explanation:
     starts_by: float | None = None
     wait: PatientWait | None = None
     reserved_by: str | None = None
+    own: tuple[OwnReservation, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """The verdict on one line, for a prompt."""
@@ -181,6 +199,8 @@ def explain_job(backend: Backend, name: str, namespace: str, *, now: float) -> E
         log=log,
         wait=look.fit.wait if look.fit.wait and case.starts is not False else None,
         reserved_by=look.fit.behind,
+        own=look.own,
+        notes=look.notes,
     )
 
 
@@ -196,6 +216,8 @@ class _Look:
     reserved: str | None = None
     turn: QueuePosition | None = None
     starts_by: float | None = None
+    own: tuple[OwnReservation, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
@@ -276,6 +298,23 @@ def _relevant(
     look.holders = tuple(mine)
 
 
+def _own_reservation(
+    job: str, cluster: Cluster, head: QueueHead | None
+) -> Iterator[OwnReservation]:
+    """The GPUs of a cluster that are reserved for a job, node by node."""
+    if head is not None and head.gang.key == job:
+        cluster = left_for(head, cluster)
+    for node in cluster.nodes:
+        for entry, free in node.reservations():
+            if entry.job == job:
+                yield OwnReservation(
+                    node=node.name,
+                    gpus=count(entry.gpus) + entry.unnamed,
+                    free=free,
+                    indexes=members(entry.gpus),
+                )
+
+
 # ---------------------------------------------------------------- a cluster
 
 
@@ -288,6 +327,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
     look = _Look(turn=_turn(facts, snapshot, mine, cluster))
     if cluster is None:
         return look
+    look.notes = () if cluster.view is None else cluster.notes
     if mine is not None and snapshot is not None:
         cluster = snapshot.cluster(without={mine.key})
     site = Site(backend=backend, namespace=facts.status.namespace)
@@ -295,6 +335,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
     if mine is not None and snapshot is not None and backend.queue is not None:
         oldest = planning.head_of_queue(snapshot, backend.queue, site)
         starts = None if oldest is None else oldest.starts
+        look.own = tuple(_own_reservation("/".join(mine.key), snapshot.cluster(), oldest))
         left = fairness.left_to(mine, cluster, oldest, snapshot.now)
         head = None if left is cluster else oldest
         anew = None if head else planning.left_anew(mine, cluster, snapshot, backend.queue, site)
@@ -460,13 +501,15 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=QueuePosition(place=at + 1, of=max(len(line), at + 1), ahead=ahead))
     request, cluster = engine.asked(status.name, status.namespace)
+    head = engine.head(status.name, status.namespace)
+    look.own = tuple(_own_reservation(f"{status.namespace}/{status.name}", cluster, head))
     try:
         offer = place(request, cluster)
     except Unplaceable as refused:
         behind = next((node.reserved.job for node in cluster.nodes if node.reserved), None)
         if behind is not None and Solver(cluster.unreserved()).find(request) is not None:
             why = planning.reservation(request, cluster)
-            starts = engine.starts_by(ahead[0].name, ahead[0].namespace) if ahead else None
+            starts = None if head is None else head.starts
             look.fit = Fit(
                 verdict=Fits.PLACEABLE,
                 why=why,
@@ -481,8 +524,8 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
             running = (status for status in everybody if status.phase is Phase.RUNNING)
             holders = (_running_holder(status, now) for status in running if status.allocated_gpus)
             _relevant(look, holders, request, cluster)
-        if refused.verdict is Fits.NOT_NOW and not ahead:
-            look.starts_by = engine.starts_by(status.name, status.namespace)
+        if refused.verdict is Fits.NOT_NOW and not ahead and head is not None:
+            look.starts_by = head.starts
     else:
         wait = None
         if status.until is not None and now < status.until:

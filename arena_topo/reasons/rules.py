@@ -39,6 +39,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     touched,
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time
+from arena_topo.gang import planning
 from arena_topo.gang.fairness import STALE_RECORD_SECONDS
 from arena_topo.gang.loss import QUARANTINE, losing, tolerations_of
 from arena_topo.job import NodeLoss
@@ -77,9 +78,6 @@ from arena_topo.words import shortened
 
 QUIET = 600.0
 """Seconds without output after which `why` mentions the silence of a running job."""
-
-_MINUTE = 60.0
-"""Seconds."""
 
 MAX_NAMED = 4
 """Pods or nodes that are named before the rest is counted."""
@@ -505,10 +503,8 @@ def _turn(case: Case) -> Words | None:
     if behind is None or not _fits(case):
         return None
     hint = _by_itself(case, f"after {behind}")
-    if opening is not None and opening >= 2 * _MINUTE:
-        # A job that ends before the other can start delays nobody.
-        limit = duration(opening - opening % _MINUTE)
-        hint += f"; with a --running-timeout shorter than {limit} it may start first, as backfill"
+    if (advice := planning.backfill_advice(opening)) is not None:
+        hint += f"; {advice}"
     why = case.fit.why or f"the GPUs that it would use are reserved for {behind}"
     return {"behind": behind, "why": why, "hint": hint}
 

@@ -12,7 +12,7 @@ import msgspec
 
 from arena_topo.engines import Event
 from arena_topo.escaping import one_line
-from arena_topo.layout import align, duration, fold, state, table
+from arena_topo.layout import NOTHING, align, duration, fold, state, table
 from arena_topo.words import counted, shortened_cell, shortened_clauses
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def explanation_text(explanation: Explanation, *, width: int | None = None) -> s
     head += [f"  stopped {stop}"] if stop else []
     blocks = [
         _folded(head, width, 8),
+        _folded([f"note: {one_line(note)}" for note in explanation.notes], width, 2),
         *_log(explanation),
         *_nodes(explanation),
         *_holders(explanation),
@@ -58,6 +59,7 @@ def explanation_text(explanation: Explanation, *, width: int | None = None) -> s
             width,
             2,
         ),
+        *_own_reservation(explanation),
         _folded(_turn(explanation), width, 4),
         _folded(
             [f"Nearest: it {one_line(explanation.nearest)}"] if explanation.nearest else [],
@@ -111,13 +113,15 @@ def _nodes(explanation: Explanation) -> Iterator[str]:
 
 
 def _holders(explanation: Explanation) -> Iterator[str]:
+    # Whoever reads the view of the controller may not list pods, and so does not see their nodes.
+    view = bool(explanation.notes)
     rows = [
         (
             f"{'pod ' if holder.pod else ''}{holder.namespace}/{holder.name}",
             str(holder.gpus),
             "-" if holder.since is None else duration(max(0.0, explanation.now - holder.since)),
             "-" if holder.left is None else _remaining(holder.left),
-            _where(holder),
+            _where(holder, unread="not known; pods may not be listed" if view else "not recorded"),
         )
         for holder in explanation.holders[:MAX_EVIDENCE_ROWS]
     ]
@@ -134,9 +138,27 @@ def _holders(explanation: Explanation) -> Iterator[str]:
         )
 
 
-def _where(holder: BlockingHolder) -> str:
+def _own_reservation(explanation: Explanation) -> Iterator[str]:
+    """The GPUs that are reserved for the job itself, while some of them are still in use."""
+    entries = explanation.own
+    gpus, free = sum(entry.gpus for entry in entries), sum(entry.free for entry in entries)
+    if free == gpus:
+        return
+    rows = [
+        (entry.node, ",".join(map(str, entry.indexes)) or NOTHING, f"{entry.free} of {entry.gpus}")
+        for entry in entries[:MAX_EVIDENCE_ROWS]
+    ]
+    if rest := entries[MAX_EVIDENCE_ROWS:]:
+        some, more = sum(entry.free for entry in rest), sum(entry.gpus for entry in rest)
+        rows.append((f"{len(rest)} more", "", f"{some} of {more}"))
+    are = "is" if gpus - free == 1 else "are"
+    title = f"Reserved for it: {counted(gpus, 'GPU')}; {gpus - free} {are} still in use"
+    yield align([title, *table(("NODE", "GPUS", "FREE"), rows, indent="  ")])
+
+
+def _where(holder: BlockingHolder, *, unread: str) -> str:
     note = " (terminating)" if holder.terminating else "" if holder.started else " (planned)"
-    return (shortened_cell(tuple(holder.gpus_on), _FEW_NODES) or "not recorded") + note
+    return (shortened_cell(tuple(holder.gpus_on), _FEW_NODES) or unread) + note
 
 
 def _details(explanation: Explanation) -> Iterator[str]:
@@ -233,11 +255,13 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "heldByOthers": explanation.unnamed,
         "othersOn": list(explanation.unnamed_on),
         "reserved": explanation.reserved,
+        "ownReservation": [asdict(entry) for entry in explanation.own],
         "queue": _turn_value(explanation),
         "startsBy": None
         if explanation.starts_by is None
         else max(0, int(explanation.starts_by - now)),
         "nearest": explanation.nearest,
+        "notes": list(explanation.notes),
         "waitsFor": None if wait is None else wait.value,
         "until": None if wait is None else int(wait.until),
         "reservedBy": explanation.reserved_by,

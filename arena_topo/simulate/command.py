@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from arena_topo.simulate.running import Simulation
 
 _OutputFlag = Annotated[
-    Output,
+    Output | None,
     output(
-        *(Output.TABLE, Output.WIDE, Output.JSON, Output.YAML, Output.CSV),
-        *(Output.SVG, Output.HTML),
+        *(Output.WIDE, Output.JSON, Output.YAML, Output.CSV, Output.SVG, Output.HTML),
+        help="How to show it; wide adds lost and reserved GPU-hours and more.",
     ),
 ]
 
@@ -36,7 +36,7 @@ def simulate_command(
     *,
     fabric: FabricFlag = "",
     calibration: CalibrationFlag = (),
-    output_format: _OutputFlag = Output.TABLE,
+    output_format: _OutputFlag = None,
 ) -> None:
     """Replay a trace of jobs on a cluster, to compare policies, queue rules and patience.
 
@@ -98,7 +98,7 @@ def _run(
         )
 
 
-def _show(session: Session, simulation: Simulation, output_format: Output) -> None:
+def _show(session: Session, simulation: Simulation, output_format: Output | None) -> None:
     from arena_topo.simulate import view  # noqa: PLC0415 - as above
 
     console = session.console
@@ -113,7 +113,7 @@ def _show(session: Session, simulation: Simulation, output_format: Output) -> No
         else:
             screen = view.simulation_text(simulation, wide=True)
             console.write(picture.simulation_html(simulation, screen))
-    elif output_format in {Output.TABLE, Output.WIDE}:
+    elif output_format in {None, Output.WIDE}:
         wide = output_format is Output.WIDE
         console.screen(view.simulation_text(simulation, wide=wide))
     else:

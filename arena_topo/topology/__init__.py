@@ -457,6 +457,15 @@ class Node:
         return sum(reservation.unnamed for reservation, _ in self.reservations())
 
     @property
+    def reserved_idle(self) -> GPUSet:
+        """The GPUs that would be free if they were not reserved, where it is certain which.
+
+        It is not where pods whose GPUs are unknown use some of those that are reserved.
+        """
+        gpus = GPUSet(self.unreserved.free & ~self.free)
+        return gpus if count(gpus) <= self.reserved_count else GPUSet(0)
+
+    @property
     def reserved_count(self) -> int:
         """The number of GPUs that would be free if they were not reserved."""
         return self.unreserved.free_count - self.free_count

@@ -38,7 +38,7 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import (
     BEYOND,
@@ -172,10 +172,13 @@ def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = Non
     def refuse(path: str, problem: str) -> NoReturn:
         part = re.match(r"\w*", path)
         example = _EXAMPLES.get(part[0] if part else "")
+        guess = _guess(path, problem)
         raise UsageError(
             f"{where}: {_line(path, lines or {})}{path or 'the file'}: {problem}",
-            why=None if example else _EXPECTED,
-            hint=example or "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
+            why=None if example or guess else _EXPECTED,
+            hint=guess
+            or example
+            or "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
         )
 
     def demand(path: str, text: str, fits: Callable[[str], bool], expected: str) -> None:
@@ -197,7 +200,8 @@ def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = Non
         rates.append((f"{path}.bandwidthGBps", level.bandwidth))
     for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in rates if rate):
         if rate > less:
-            refuse(path, f"{rate:g} is more than the {less:g} of {nearer}, which is nearer")
+            more = f"{rate:g} GB/s is more than the {less:g} GB/s of {nearer}"
+            refuse(path, f"{more}, which is nearer")
     levels = None if file.levels is None else tuple(file.levels)
     cards = tuple(_cards(card, f"nics[{at}]", demand, refuse) for at, card in enumerate(file.nics))
     software = tuple(
@@ -205,6 +209,19 @@ def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = Non
         for at, entry in enumerate(file.software)
     )
     return FabricFile(where=where, levels=levels, beyond=file.beyond, nics=cards, software=software)
+
+
+def _guess(path: str, problem: str) -> str | None:
+    """What a person meant by a field or a plug-in that does not exist; None without a guess."""
+    if path.endswith(".plugin"):
+        return near(problem.partition("'")[2].partition("'")[0], [*Plugin])
+    unknown = re.search(r"unknown field (\S+)$", problem)
+    if unknown is None:
+        return None
+    part = path.partition("[")[0]
+    fields = _FIELDS.get(part, _FIELDS[""])
+    elsewhere = [name for name in _EXAMPLES if not part and unknown[1] in _FIELDS[name]]
+    return _EXAMPLES[elsewhere[-1]] if elsewhere else near(unknown[1], fields)
 
 
 def _line(path: str, lines: Mapping[str, int]) -> str:
@@ -257,6 +274,18 @@ _EXAMPLES = {
     "software": "software: [{label: example.com/pool, value: training, p2p: false, plugin: efa}]",
 }
 """What entries of a part of the file look like."""
+
+_PARTS: Mapping[str, type[msgspec.Struct]] = {
+    "": _File,
+    "levels": Level,
+    "nics": _Cards,
+    "software": _Software,
+}
+_FIELDS = {
+    part: tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    for part, kind in _PARTS.items()
+}
+"""The fields of the file, and of the entries of its parts."""
 
 _EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
 

@@ -16,7 +16,7 @@ def own_name(*, at_worst: bool, asked: bool = True) -> str:
     `at_worst`: the kubelet may pick slower GPUs. Not `asked`: a job without --gputopology.
     """
     if not asked:
-        return "with --gputopology"
+        return f"with --gputopology{f', {AS_PLANNED}' if at_worst else ''}"
     return AS_PLANNED if at_worst else "this placement"
 
 

@@ -8,7 +8,10 @@ from typing import Any
 from arena_topo.training.step_time import Ratio, Span, Workload
 from arena_topo.training.workloads import gigabytes
 
-HOW_OFTEN = "such ranges held for 80 % of 84 published pairs of known networks (docs/fidelity.md)"
+HOW_OFTEN = (
+    "such ranges held for 80 % of 84 published pairs of known networks"
+    " (documentation: How true the forecasts are)"
+)
 """How often such a range held, each source left out; a test compares it with the pairs."""
 
 _TIE = math.log(1.01)

@@ -136,7 +136,10 @@ class Administration:
             return {
                 "metadata": obj["metadata"],
                 "spec": obj.get("spec") or {},
-                "status": {"capacity": status.get("capacity") or {}},
+                "status": {
+                    "capacity": status.get("capacity") or {},
+                    "conditions": status.get("conditions") or [],
+                },
             }
 
         return self._api.collect("/api/v1/nodes", keep)

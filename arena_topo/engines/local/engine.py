@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
     from arena_topo.manifests.forecast import Move
+    from arena_topo.queueing.reservation import QueueHead
 
 ADDRESS = "127.0.0.1"
 
@@ -594,13 +595,17 @@ class LocalBackend:
         now = self._cluster(emulate)
         return scheduler.machines_left(now, jobs, emulate=emulate, before=job, timeout=timeout)
 
-    def starts_by(self, name: str, namespace: str) -> float | None:
-        """The latest start of the head of the queue (Unix seconds); None if that is not known."""
+    def head(self, name: str = "", namespace: str = "") -> QueueHead | None:
+        """The head of the queue on the machines of a job, else of a new job; None without one."""
         jobs, _broken = self._jobs(None, unfinished=True)
+        if not name:
+            return scheduler.local_head(jobs, emulate=self._emulate)
         folder = self._store.folder(name, namespace)
         # It may have been deleted since the caller saw it.
-        head = next((job for job in jobs if job.folder == folder), None)
-        return None if head is None else scheduler.latest_local_start(head, jobs)
+        mine = next((job for job in jobs if job.folder == folder), None)
+        if mine is None:
+            return None
+        return scheduler.local_head(jobs, emulate=mine.submission.emulate)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""

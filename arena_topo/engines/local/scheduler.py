@@ -380,7 +380,7 @@ def machines_left(
     `before`: only a job older than that one counts; None for a job that is yet to come, with this
     `timeout`. `jobs` are all jobs, oldest first.
     """
-    head = _head([job for job in jobs if is_here(job)], emulate=emulate)
+    head = local_head(jobs, emulate=emulate)
     if before is not None:
         return _left(now, head, before)
     return _left(now, head, None, timeout=timeout)
@@ -436,16 +436,14 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     seen = Situation(
         cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
     )
-    return head_of(map(_waiting, queue), seen)
+    head = head_of(map(_waiting, queue), seen)
+    # No reservation is stored here: it has idled at most since its job began to wait.
+    return None if head is None else replace(head, since=head.gang.since)
 
 
-def latest_local_start(job: Job, jobs: Iterable[Job]) -> float | None:
-    """The latest start of the head of the queue (Unix seconds); None if that is not known.
-
-    `jobs` are all jobs, oldest first.
-    """
-    head = _head([job for job in jobs if is_here(job)], emulate=job.submission.emulate)
-    return None if head is None or head.gang.key != _key(job) else head.starts
+def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
+    """The head of the queue on these machines; `jobs` are all jobs, oldest first."""
+    return _head([job for job in jobs if is_here(job)], emulate=emulate)
 
 
 def choose(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
