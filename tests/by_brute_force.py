@@ -63,11 +63,16 @@ def rate_of(distance: int, on: Cluster) -> float | None:
     return next(known, None)
 
 
-def limit_of(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> float:
-    """GB/s that no node sends more than: of each nearer level, and of the nodes' own networks."""
+def nearer_than(distance: int, on: Cluster) -> float:
+    """GB/s of the slowest level that is nearer, as far as their rates are known."""
     nearer = [tier.bandwidth for tier in reversed(on.tiers)][: max(0, distance - 1)]
+    return min((rate for rate in nearer if rate is not None), default=math.inf)
+
+
+def limit_of(distance: int, nodes: Sequence[Node], request: Request) -> float:
+    """GB/s of the slowest network that a node has of its own."""
     own = [node.network for node in nodes] if distance and request.wire is Wire.RDMA else []
-    return min([rate for rate in (*nearer, *own) if rate is not None], default=math.inf)
+    return min(own, default=math.inf)
 
 
 def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
@@ -99,8 +104,9 @@ def value(pods: Pods, request: Request, on: Cluster, *, joined: bool) -> Estimat
         used.append((domain, id(node.machine), first_like(id(node.machine), frozenset(hosts))))
     nodes = [node for node, _ in of.values()]
     distance = level_of(nodes, on)
-    network, limit = rate_of(distance, on), limit_of(distance, nodes, request, on)
-    return reached(tuple(sorted(used)), request.wire, network, limit)
+    network, nearer = rate_of(distance, on), nearer_than(distance, on)
+    limit = limit_of(distance, nodes, request)
+    return reached(tuple(sorted(used)), request.wire, network, nearer, limit)
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -154,7 +160,7 @@ def exchangeable(machine: Machine, one: int, other: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 17)
 def reached(
-    used: tuple[Used, ...], wire: Wire, network: float | None, limit: float
+    used: tuple[Used, ...], wire: Wire, network: float | None, nearer: float, limit: float
 ) -> Estimate | None:
     """What NCCL reaches on these nodes; the names of equal ones are all that differs."""
     hosts: list[Host] = []
@@ -166,7 +172,7 @@ def reached(
         else:
             hosts += [Host.of(machine, gpus) for gpus in sets]
     hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
-    return estimate(hosts, wire=wire, network=network, limit=limit)
+    return estimate(hosts, wire=wire, network=network, nearer=nearer, limit=limit)
 
 
 @functools.cache

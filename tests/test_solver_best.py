@@ -599,6 +599,41 @@ def nearest(seed: int) -> bool:
 # Laws that name no expected answer
 
 
+def farther(seed: int) -> bool:
+    """Whether a case was tried; AssertionError if the same pods are faster farther apart."""
+    rng = random.Random(seed)
+    on = worlds(rng)
+    request = requests(rng, on)
+    workers: list[tuple[str, tuple[int, ...]]] = []
+    for own in on.nodes:
+        gpus = rng.sample(range(len(own.machine.gpus)), len(own.machine.gpus))
+        pods = zip(*[iter(gpus)] * request.gpus, strict=False)
+        workers += [
+            (own.name, tuple(sorted(pod))) for pod in itertools.islice(pods, rng.choice(LOADS))
+        ]
+    tiers = [at for at, tier in enumerate(on.tiers) if tier.name != "nvlink"]
+    if len({name for name, _ in workers}) < 2 or not tiers:
+        return False
+    same = on.nodes[0].domains[: rng.choice(tiers) + 1]
+    near = [replace(own, domains=(*same, *own.domains[len(same) :])) for own in on.nodes]
+    apart = Solver(on).value(request, workers).bandwidth
+    together = Solver(replace(on, nodes=tuple(near))).value(request, workers).bandwidth
+    for end in ("point", "low", "high"):
+        assert getattr(apart, end) <= getattr(together, end) * (1 + 1e-9), (seed, end)
+    return True
+
+
+LOADS = (0, 1, 2, 3, 4)
+"""Pods of a node, whether its GPUs are free or not."""
+
+
+@pytest.mark.parametrize("first", all_but(1, range(0, 20_000, 1_000)))
+def test_no_network_is_faster_than_a_nearer_one_of_known_rate(first: int):
+    """Not where pods of a node share NICs of unknown speed either."""
+    tried = sum(farther(seed) for seed in range(first, first + 1_000))
+    assert tried > 200
+
+
 def exchanges(seed: int) -> None:
     """No exchange of a GPU, or of all GPUs of a node, betters an answer; its value is its own."""
     rng = random.Random(seed)

@@ -34,6 +34,7 @@ def estimate(
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
     network: float | None = None,
+    nearer: float = math.inf,
     limit: float = math.inf,
     among: int | None = None,
     ranks: int | None = None,
@@ -45,11 +46,12 @@ def estimate(
     chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
     network lets each machine send, if that is given, and infinite for a rate that is applied
     elsewhere: NICs of known speed count up to it, unless all hosts are on one machine, and those of
-    unknown speed send as much in all. `limit` is GB/s that no machine sends more than, which says
-    nothing about its NICs. With `among`, these are some hosts of a job of so many hosts on several
-    machines with `ranks` GPUs, and the result is the limit by these hosts: the job gets the minimum
-    of this over its machines, and of `network_limit`. NotModelled for an algorithm without measured
-    rows on such hosts.
+    unknown speed send as much in all. Where it is not given, `nearer` is that of a nearer network:
+    no NICs send more than that, of unknown speed in all. `limit` is GB/s that no machine sends more
+    than, which says nothing about its NICs. With `among`, these are some hosts of a job of so many
+    hosts on several machines with `ranks` GPUs, and the result is the limit by these hosts: the job
+    gets the minimum of this over its machines, and of `network_limit`. NotModelled for an algorithm
+    without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -60,6 +62,7 @@ def estimate(
         ranks=ranks or sum(host.size for host in hosts),
         tree=algorithm is not Algorithm.RING,
         network=network,
+        nearer=nearer,
         limit=limit,
         local=local,
     )
