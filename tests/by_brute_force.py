@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate, usual_nics
@@ -198,7 +198,7 @@ def key(pods: Pods, request: Request, on: Cluster) -> Key:
     near = words.index(request.preferred) if request.preferred else len(words)
     return Key(
         reach=max(0, distance - near),
-        assumed=assumed(nodes, request, on),
+        assumed=assumed(nodes, Counter(node.name for node, _ in pods), request, on),
         band=-band(point),
         distance=distance,
         nodes=len(nodes),
@@ -206,13 +206,29 @@ def key(pods: Pods, request: Request, on: Cluster) -> Key:
     )
 
 
-def assumed(nodes: Sequence[Node], request: Request, on: Cluster) -> bool:
-    """Whether the hosts of a job meet over NICs, or a network, that nobody gave the speed of."""
+def assumed(nodes: Sequence[Node], pods: Mapping[str, int], request: Request, on: Cluster) -> bool:
+    """Whether the hosts of a job meet over NICs, or a network, that nobody gave the speed of.
+
+    `pods` has the number of each node's. What a calibration measured is given.
+    """
     distance = level_of(nodes, on)
     if distance:
         rated = rate_of(distance, on) is not None
         known = rated or one_domain(nodes, on)
-        return not known and not all(given(node, request) for node in nodes)
+        hosts = {domain_of(node, on) or node.name: 1 for node in nodes}
+        if not request.joined:
+            alone = (node for node in nodes if not domain_of(node, on))
+            hosts |= {node.name: pods[node.name] for node in alone}
+        rate = "two" if sum(hosts.values()) == 2 else "more"
+        return not known and not all(
+            given(node, request)
+            or (
+                (pool := node.machine.pool) is not None
+                and pool.wire == request.wire
+                and getattr(pool, rate) is not None
+            )
+            for node in nodes
+        )
     over_nics = request.wire is Wire.RDMA and not request.joined and request.workers > 1
     over_nics = over_nics and rate_of(0, on) is None
     return over_nics and not domain_of(nodes[0], on) and not given(nodes[0], request)
@@ -447,7 +463,7 @@ def answered(request: Request, on: Cluster, answer: Placement) -> Key:
         return promised(choice, request, on)
     return Key(
         reach=max(0, distance - near),
-        assumed=assumed(used, request, on),
+        assumed=assumed(used, {name: len(groups) for name, groups in held.items()}, request, on),
         band=-band(point),
         distance=distance,
         nodes=len(used),
