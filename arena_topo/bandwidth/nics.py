@@ -126,7 +126,7 @@ def _sent(
     cards = [{card for gpu in members(gpus) for card in nics.nearest[gpu]} for gpus in pods]
     users = Counter(card for own in cards for card in own)
     generation = pcie_generation_of(machine)
-    by_software = _share_of_nics(machine, job, constants)
+    by_software = _share_of_nics(machine, constants)
     for gpus, own in zip(pods, cards, strict=True):
         sent = [0.0, 0.0, 0.0]
         for card in own:
@@ -155,7 +155,7 @@ def _sent(
         yield (sent[0], sent[1], sent[2]), notes
 
 
-def _share_of_nics(machine: Machine, job: Traffic, constants: Constants) -> _Range:
+def _share_of_nics(machine: Machine, constants: Constants) -> _Range:
     """The part of what NICs usually send that the software of a machine lets through."""
     plugin, gdr, unknown = machine.software.plugin or machine.nics_plugin, machine.software.gdr, 1.0
     rows = constants.cxi if plugin is Plugin.CXI else None if gdr else constants.no_gdr
@@ -164,10 +164,9 @@ def _share_of_nics(machine: Machine, job: Traffic, constants: Constants) -> _Ran
     if rows is None:
         return 1.0, unknown, 1.0
     usual = constants.network
-    # Their rows are of rings, on two hosts as well.
     low = min(rows.low / min(usual.low, fitted.UNTUNED), 1.0)
-    high = min(rows.high / (min(usual.high, 1.0) * job.once), 1.0)
-    return rows.value / (usual.value * job.once), low * unknown, high
+    high = min(rows.high / min(usual.high, 1.0), 1.0)
+    return rows.value / usual.value, low * unknown, high
 
 
 UNMEASURED = frozenset({Plugin.TCPX, Plugin.GIB, Plugin.UCX, Plugin.SPCX})
