@@ -613,7 +613,8 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
         ),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
-            f"levels[0].{RATE}: 10 is more than the 9.5 of levels[1].{RATE}, which is nearer",
+            f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s of"
+            f" levels[1].{RATE}, which is nearer",
         ),
         (
             {
@@ -623,11 +624,12 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                     level(),
                 ]
             },
-            f"levels[0].{RATE}: 60 is more than the 50 of levels[2].{RATE}, which is nearer",
+            f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s of"
+            f" levels[2].{RATE}, which is nearer",
         ),
         (
             {"levels": [HALL], "beyondGBps": 11},
-            "beyondGBps: 11 is more than the 10 of levels[0].bandwidthGBps, which is nearer",
+            f"beyondGBps: 11 GB/s is more than the 10 GB/s of levels[0].{RATE}, which is nearer",
         ),
     ],
 )

@@ -162,11 +162,11 @@ RATE = "bandwidthGBps"
         (f"{FABRIC}software:\n  - label: a/b\n", "line 10: software[0].value: is missing"),
         (
             FABRIC.replace("200", "20"),
-            f"line 4: levels[0].{RATE}: 50 is more than the 20 of levels[1]",
+            f"line 4: levels[0].{RATE}: 50 GB/s is more than the 20 GB/s of levels[1]",
         ),
         (
             FABRIC.replace("3.1", "60"),
-            f"line 8: beyondGBps: 60 is more than the 50 of levels[0].{RATE}",
+            f"line 8: beyondGBps: 60 GB/s is more than the 50 GB/s of levels[0].{RATE}",
         ),
     ],
 )

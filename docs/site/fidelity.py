@@ -733,7 +733,8 @@ def _out(left: Mapping[str, str]) -> list[str]:
     return [
         *lines,
         "",
-        "Not modelled: AMD GPUs; reductions in the network's switches (SHARP); NCCL_ALGO=Tree",
+        "Not modelled: AMD GPUs, which are unknown cards, and a forecast says so; reductions in",
+        "the network's switches (SHARP); NCCL_ALGO=Tree",
         "inside one host, Tree and NVLS forced on three or more; jobs beside other jobs on one",
         "network; a network plug-in without rows, a NIC behind a host bridge or socket, and more",
         "than three racks, which widen the range downwards and leave the point. The host path of",
