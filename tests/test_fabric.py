@@ -613,8 +613,10 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
         ),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
-            f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s of"
-            f" levels[1].{RATE}, which is nearer",
+            (
+                f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s of"
+                f" levels[1].{RATE}, which is nearer"
+            ),
         ),
         (
             {
@@ -624,8 +626,10 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                     level(),
                 ]
             },
-            f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s of"
-            f" levels[2].{RATE}, which is nearer",
+            (
+                f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s of"
+                f" levels[2].{RATE}, which is nearer"
+            ),
         ),
         (
             {"levels": [HALL], "beyondGBps": 11},
