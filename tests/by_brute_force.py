@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Estimate, Host, Wire, estimate, usual_nics
@@ -63,11 +63,16 @@ def rate_of(distance: int, on: Cluster) -> float | None:
     return next(known, None)
 
 
-def limit_of(distance: int, nodes: Sequence[Node], request: Request, on: Cluster) -> float:
-    """GB/s that no node sends more than: of each nearer level, and of the nodes' own networks."""
+def nearer_than(distance: int, on: Cluster) -> float:
+    """GB/s of the slowest level that is nearer, as far as their rates are known."""
     nearer = [tier.bandwidth for tier in reversed(on.tiers)][: max(0, distance - 1)]
+    return min((rate for rate in nearer if rate is not None), default=math.inf)
+
+
+def limit_of(distance: int, nodes: Sequence[Node], request: Request) -> float:
+    """GB/s of the slowest network that a node has of its own."""
     own = [node.network for node in nodes] if distance and request.wire is Wire.RDMA else []
-    return min([rate for rate in (*nearer, *own) if rate is not None], default=math.inf)
+    return min(own, default=math.inf)
 
 
 def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
@@ -99,8 +104,9 @@ def value(pods: Pods, request: Request, on: Cluster, *, joined: bool) -> Estimat
         used.append((domain, id(node.machine), first_like(id(node.machine), frozenset(hosts))))
     nodes = [node for node, _ in of.values()]
     distance = level_of(nodes, on)
-    network, limit = rate_of(distance, on), limit_of(distance, nodes, request, on)
-    return reached(tuple(sorted(used)), request.wire, network, limit)
+    network, nearer = rate_of(distance, on), nearer_than(distance, on)
+    limit = limit_of(distance, nodes, request)
+    return reached(tuple(sorted(used)), request.wire, network, nearer, limit)
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -154,7 +160,7 @@ def exchangeable(machine: Machine, one: int, other: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 17)
 def reached(
-    used: tuple[Used, ...], wire: Wire, network: float | None, limit: float
+    used: tuple[Used, ...], wire: Wire, network: float | None, nearer: float, limit: float
 ) -> Estimate | None:
     """What NCCL reaches on these nodes; the names of equal ones are all that differs."""
     hosts: list[Host] = []
@@ -166,7 +172,7 @@ def reached(
         else:
             hosts += [Host.of(machine, gpus) for gpus in sets]
     hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
-    return estimate(hosts, wire=wire, network=network, limit=limit)
+    return estimate(hosts, wire=wire, network=network, nearer=nearer, limit=limit)
 
 
 @functools.cache
@@ -192,7 +198,7 @@ def key(pods: Pods, request: Request, on: Cluster) -> Key:
     near = words.index(request.preferred) if request.preferred else len(words)
     return Key(
         reach=max(0, distance - near),
-        assumed=assumed(nodes, request, on),
+        assumed=assumed(nodes, Counter(node.name for node, _ in pods), request, on),
         band=-band(point),
         distance=distance,
         nodes=len(nodes),
@@ -200,13 +206,29 @@ def key(pods: Pods, request: Request, on: Cluster) -> Key:
     )
 
 
-def assumed(nodes: Sequence[Node], request: Request, on: Cluster) -> bool:
-    """Whether the hosts of a job meet over NICs, or a network, that nobody gave the speed of."""
+def assumed(nodes: Sequence[Node], pods: Mapping[str, int], request: Request, on: Cluster) -> bool:
+    """Whether the hosts of a job meet over NICs, or a network, that nobody gave the speed of.
+
+    `pods` has the number of each node's. What a calibration measured is given.
+    """
     distance = level_of(nodes, on)
     if distance:
         rated = rate_of(distance, on) is not None
         known = rated or one_domain(nodes, on)
-        return not known and not all(given(node, request) for node in nodes)
+        hosts = {domain_of(node, on) or node.name: 1 for node in nodes}
+        if not request.joined:
+            alone = (node for node in nodes if not domain_of(node, on))
+            hosts |= {node.name: pods[node.name] for node in alone}
+        rate = "two" if sum(hosts.values()) == 2 else "more"
+        return not known and not all(
+            given(node, request)
+            or (
+                (pool := node.machine.pool) is not None
+                and pool.wire == request.wire
+                and getattr(pool, rate) is not None
+            )
+            for node in nodes
+        )
     over_nics = request.wire is Wire.RDMA and not request.joined and request.workers > 1
     over_nics = over_nics and rate_of(0, on) is None
     return over_nics and not domain_of(nodes[0], on) and not given(nodes[0], request)
@@ -441,7 +463,7 @@ def answered(request: Request, on: Cluster, answer: Placement) -> Key:
         return promised(choice, request, on)
     return Key(
         reach=max(0, distance - near),
-        assumed=assumed(used, request, on),
+        assumed=assumed(used, {name: len(groups) for name, groups in held.items()}, request, on),
         band=-band(point),
         distance=distance,
         nodes=len(used),

@@ -633,8 +633,8 @@ def test_a_typing_error_in_a_file_is_answered_with_what_was_meant(data, hint):
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
             (
-                f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s "
-                f"of levels[1].{RATE}, which is nearer"
+                f"levels[0].{RATE}: 10 GB/s is more than the 9.5 GB/s of"
+                f" levels[1].{RATE}, which is nearer"
             ),
         ),
         (
@@ -646,16 +646,13 @@ def test_a_typing_error_in_a_file_is_answered_with_what_was_meant(data, hint):
                 ]
             },
             (
-                f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s "
-                f"of levels[2].{RATE}, which is nearer"
+                f"levels[0].{RATE}: 60 GB/s is more than the 50 GB/s of"
+                f" levels[2].{RATE}, which is nearer"
             ),
         ),
         (
             {"levels": [HALL], "beyondGBps": 11},
-            (
-                "beyondGBps: 11 GB/s is more than the 10 GB/s of levels[0].bandwidthGBps,"
-                " which is nearer"
-            ),
+            f"beyondGBps: 11 GB/s is more than the 10 GB/s of levels[0].{RATE}, which is nearer",
         ),
     ],
 )

@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,8 +30,10 @@ from arena_topo.topology import (
     Link,
     LinkKind,
     Machine,
+    MeasuredRate,
     Node,
     Plugin,
+    PoolRates,
     Software,
     Tier,
     flat,
@@ -136,6 +139,33 @@ def worlds(rng: random.Random) -> Cluster:
     return cluster(*nodes, tiers=tiers, beyond=given[0])
 
 
+def calibrated_worlds(rng: random.Random) -> Cluster:
+    """The same; some of the nodes are of pools with measured bandwidths between their hosts."""
+    on = worlds(rng)
+    rates = [0.5, 1.0, 3.0, 8.0, 20.0, 60.0]
+    pools: dict[tuple[str | None, int], list[PoolRates | None]] = {}
+    nodes: list[Node] = []
+    for own in on.nodes:
+        kind = (own.machine.model, len(own.machine.gpus))
+        if kind not in pools:
+            two, more = (rng.choice([None, *rates]) for _ in range(2))
+            pool = PoolRates(
+                name=f"pool-{len(pools)}",
+                measured="2026-05-31, NCCL 2.21.5",
+                model=kind[0],
+                gpus=kind[1],
+                wire=rng.choice(list(Wire)),
+                two=None if two is None else MeasuredRate(two, 0.9 * two, 1.1 * two),
+                more=None if more is None else MeasuredRate(more, 0.9 * more, 1.1 * more),
+                each=rng.random() < 0.3,
+                hosts=3,
+            )
+            pools[kind] = rng.choice([[pool], [pool, None]])
+        software = replace(own.machine.software, pool=rng.choice(pools[kind]))
+        nodes.append(replace(own, machine=replace(own.machine, software=software)))
+    return replace(on, nodes=tuple(nodes))
+
+
 def requests(rng: random.Random, on: Cluster) -> Request:
     """A gang of about as many GPUs as are free, in any shape and with some limits."""
     gpus = rng.choice([1, 1, 1, 2, 2, 3])
@@ -155,10 +185,10 @@ def requests(rng: random.Random, on: Cluster) -> Request:
     )
 
 
-def check(seed: int, most: int = MOST) -> bool:
+def check(seed: int, most: int = MOST, of: Callable[[random.Random], Cluster] = worlds) -> bool:
     """Whether a case was tried; AssertionError if the answer is not the best."""
     rng = random.Random(seed)
-    on = worlds(rng)
+    on = of(rng)
     request = requests(rng, on)
     try:
         keys = list(brute.every(request, on, most))
@@ -251,6 +281,13 @@ def test_500_small_clusters_get_the_best_of_all_placements():
 def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
     tried = sum(check(seed) for seed in range(first, first + 500))
     assert tried > 450
+
+
+@pytest.mark.parametrize("first", all_but(1, range(0, 3_000, 200)))
+def test_small_clusters_with_calibrated_pools_get_the_best_of_all_placements(first: int):
+    """Also if some nodes of a gang are of a pool, and others are not."""
+    cases = range(first, first + 200)
+    assert sum(check(seed, FEW, calibrated_worlds) for seed in cases) > 180
 
 
 def test_pods_beside_nvlink_domains_that_would_be_slower_as_one_host_are_not_called_proven():
@@ -597,6 +634,41 @@ def nearest(seed: int) -> bool:
 
 
 # Laws that name no expected answer
+
+
+def farther(seed: int) -> bool:
+    """Whether a case was tried; AssertionError if the same pods are faster farther apart."""
+    rng = random.Random(seed)
+    on = worlds(rng)
+    request = requests(rng, on)
+    workers: list[tuple[str, tuple[int, ...]]] = []
+    for own in on.nodes:
+        gpus = rng.sample(range(len(own.machine.gpus)), len(own.machine.gpus))
+        pods = zip(*[iter(gpus)] * request.gpus, strict=False)
+        workers += [
+            (own.name, tuple(sorted(pod))) for pod in itertools.islice(pods, rng.choice(LOADS))
+        ]
+    tiers = [at for at, tier in enumerate(on.tiers) if tier.name != "nvlink"]
+    if len({name for name, _ in workers}) < 2 or not tiers:
+        return False
+    same = on.nodes[0].domains[: rng.choice(tiers) + 1]
+    near = [replace(own, domains=(*same, *own.domains[len(same) :])) for own in on.nodes]
+    apart = Solver(on).value(request, workers).bandwidth
+    together = Solver(replace(on, nodes=tuple(near))).value(request, workers).bandwidth
+    for end in ("point", "low", "high"):
+        assert getattr(apart, end) <= getattr(together, end) * (1 + 1e-9), (seed, end)
+    return True
+
+
+LOADS = (0, 1, 2, 3, 4)
+"""Pods of a node, whether its GPUs are free or not."""
+
+
+@pytest.mark.parametrize("first", all_but(1, range(0, 20_000, 1_000)))
+def test_no_network_is_faster_than_a_nearer_one_of_known_rate(first: int):
+    """Not where pods of a node share NICs of unknown speed either."""
+    tried = sum(farther(seed) for seed in range(first, first + 1_000))
+    assert tried > 200
 
 
 def exchanges(seed: int) -> None:

@@ -110,8 +110,29 @@ def test_a_level_of_unknown_rate_outside_a_known_one_is_unknown_and_no_faster(ra
     assert found.low <= unknown.low
     assert found.high == pytest.approx(min(unknown.high, rate))
     assert found.assumed == unknown.assumed
+    assert found.guess
     sockets = got(cluster(*nodes, tiers=leaf), 3, 8)
     assert sockets == got(cluster(*nodes), 3, 8)
+
+
+@pytest.mark.parametrize(("wire", "rate"), [(Wire.RDMA, 12.5), (Wire.TCP, 12.5)])
+def test_pods_of_a_node_share_what_an_unknown_network_has_at_most(wire: Wire, rate: float):
+    nodes = [node(f"v{at}", BARE, domains=(f"r{at // 2}",)) for at in range(4)]
+    world = cluster(*nodes, tiers=(Tier(name="leaf", bandwidth=rate),))
+
+    def reached(*names: str) -> Estimate:
+        workers = [(name, (gpu,)) for name in names for gpu in range(4)]
+        request = Request(workers=8, gpus=1, joined=False, wire=wire)
+        found = Solver(world).value(request, workers).bandwidth
+        assert found is not None
+        return found
+
+    near, far = reached("v0", "v1"), reached("v0", "v2")
+    assert (far.point, far.low) == (near.point, near.low)
+    assert far.high <= near.high
+    assert far.assumed
+    assert far.guess
+    assert not near.guess
 
 
 def test_a_slower_node_makes_no_job_faster():

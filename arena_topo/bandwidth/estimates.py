@@ -126,24 +126,32 @@ class Host:
 class Traffic:
     """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible.
 
-    `network` is GB/s of the network between machines, if its rate is known, and `limit` the most
-    that it may have. Neither limits the traffic of hosts on one machine (`local`), which only its
-    NICs carry.
+    `network` is GB/s of the network between machines, if its rate is known; else `nearer` is the
+    known rate of a nearer network. `limit` is the most that a machine sends for another reason.
+    None of them limits the traffic of hosts on one machine (`local`), which only its NICs carry.
     """
 
     hosts: int
     ranks: int
     tree: bool = True
     network: float | None = None
+    nearer: float = math.inf
     limit: float = math.inf
     local: bool = False
 
     @property
+    def rate(self) -> float:
+        """GB/s that the network takes from a machine, or at most takes; infinite if not known.
+
+        NICs of unknown speed send that in all. A network farther out is never faster than a nearer
+        one, whose rate thus bounds one of unknown rate.
+        """
+        return self.nearer if self.network is None else self.network
+
+    @property
     def most(self) -> float:
         """GB/s that no machine sends more than."""
-        if self.local:
-            return math.inf
-        return self.limit if self.network is None else min(self.network, self.limit)
+        return math.inf if self.local else min(self.rate, self.limit)
 
     @property
     def once(self) -> float:

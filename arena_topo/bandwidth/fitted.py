@@ -32,10 +32,9 @@ class Constants:
     `nvlink` (rings), `volta` (the same on V100), `mesh` (full meshes from Ampere on), `nvls`,
     `domain` (NVLS over several nodes of an NVLink domain), `bridge`, `islands` and `network` are
     shares of their forms; `tree` is the share of one host's inside that two hosts of Ampere and
-    older reach; `cxi` and `no_gdr` are shares of the NICs, `tcpx` the share of rings inside a host.
-    `pcie_switch` and `pcie_host` are
-    GB/s at PCIe generation 3 within a switch and across host bridges or sockets; `latency` is
-    seconds.
+    older reach; `cxi` and `no_gdr` are shares of the NICs as `network` is, `tcpx` the share of
+    rings inside a host. `pcie_switch` and `pcie_host` are GB/s at PCIe generation 3 within a switch
+    and across host bridges or sockets; `latency` is seconds.
     """
 
     nvlink: Factor
@@ -61,14 +60,14 @@ FITTED = Constants(
     mesh=Factor(value=0.854, low=0.695, high=0.96, rows=1),
     tree=Factor(value=0.819, low=0.743, high=1.0, rows=3),
     domain=Factor(value=0.778, low=0.685, high=0.893, rows=3),
-    cxi=Factor(value=0.641, low=0.517, high=0.799, rows=2),
+    cxi=Factor(value=0.548, low=0.405, high=0.739, rows=3),
     tcpx=Factor(value=0.71, low=0.577, high=0.96, rows=1),
-    no_gdr=Factor(value=0.369, low=0.224, high=0.689, rows=2),
+    no_gdr=Factor(value=0.269, low=0.197, high=1.0, rows=2),
     bridge=Factor(value=0.96, low=0.453, high=1.02, rows=4),
     islands=Factor(value=0.844, low=0.7, high=1.02, rows=2),
     pcie_switch=Factor(value=12.0, low=10.6, high=13.6, rows=2),
     pcie_host=Factor(value=9.97, low=8.95, high=11.1, rows=5),
-    network=Factor(value=0.931, low=0.802, high=1.02, rows=20),
+    network=Factor(value=0.931, low=0.804, high=1.02, rows=21),
     nvls=MappingProxyType(
         {
             Architecture.HOPPER: Factor(value=0.83, low=0.785, high=0.878, rows=11),
@@ -119,7 +118,7 @@ PORT_HIGH = 1.05
 
 UNKNOWN_PLUGIN = 0.45
 """The low end of a network plug-in without rows, as a share of what NCCL's own transport reaches:
-cxi, the slowest with rows, has 0.44 to 0.61 (rows 332 and 331)."""
+cxi, the slowest with rows, has 0.44 to 0.75 (rows 332, 331 and 335)."""
 
 FEWER_NICS = 0.25
 """The fewest NICs of machines with one GPU model, as a share of those in the maker's reference

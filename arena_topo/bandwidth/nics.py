@@ -31,6 +31,7 @@ def over_nics(
 ) -> Estimate:
     """The limit by RDMA between the hosts alone."""
     rails, assumed = _rails(hosts, job, constants)
+    open_ended = rails.low < rails.high or rails.value >= job.nearer
     net, once = constants.network, job.once
     point = net.value * once * rails.value
     low = min(net.low, fitted.UNTUNED)
@@ -43,14 +44,15 @@ def over_nics(
         latency=constants.latency["network"],
         ranks=job.ranks,
         assumed=tuple(sorted(doubts | assumed)),
-        # An assumed NIC is no guess at what it cannot limit.
-        guess=job.network is None and bool(assumed) and rails.low < rails.high,
+        # An assumed NIC is no guess at what it cannot limit; a network of unknown rate is one, as
+        # it may have less than a nearer one.
+        guess=job.network is None and bool(assumed) and open_ended,
     )
 
 
 def ring_over_nics(host: Host, job: Traffic, constants: Constants) -> float:
     """GB/s of a ring through the NICs of one host."""
-    alone = replace(job, network=None, limit=math.inf)
+    alone = replace(job, network=None, nearer=math.inf, limit=math.inf)
     return constants.network.value * _rails([host], alone, constants)[0].value
 
 
@@ -94,15 +96,21 @@ def _at_most(rates: _Range, most: float) -> _Range:
 
 
 def sent_by(
-    machine: Machine, gpus: GPUSet, *, among: int, ranks: int, network: float | None = None
+    machine: Machine,
+    gpus: GPUSet,
+    *,
+    among: int,
+    ranks: int,
+    network: float | None = None,
+    nearer: float = math.inf,
+    limit: float = math.inf,
 ) -> float:
     """GB/s that these GPUs of a machine send over their NICs, which add up over machines.
 
-    The job has `among` hosts and `ranks` GPUs; `network` as in `estimate`.
+    The job has `among` hosts and `ranks` GPUs; `network`, `nearer` and `limit` as in `estimate`.
     """
-    return _rails(
-        [Host.of(machine, gpus)], Traffic(hosts=among, ranks=ranks, network=network), FITTED
-    )[0].value
+    job = Traffic(hosts=among, ranks=ranks, network=network, nearer=nearer, limit=limit)
+    return _rails([Host.of(machine, gpus)], job, FITTED)[0].value
 
 
 def _sent(
@@ -111,14 +119,14 @@ def _sent(
     """GB/s that each pod of a machine sends over its NICs, with its range, and the assumptions.
 
     NICs of unknown speed send as much as the network takes from a machine, if that is known, in all
-    pods together.
+    pods together; if it is only known what the network takes at most, they send no more than that.
     """
     nics = _nics_of(machine)
     speeds = nics.speeds
     cards = [{card for gpu in members(gpus) for card in nics.nearest[gpu]} for gpus in pods]
     users = Counter(card for own in cards for card in own)
     generation = pcie_generation_of(machine)
-    by_software = _share_of_nics(machine, job, constants)
+    by_software = _share_of_nics(machine, constants)
     for gpus, own in zip(pods, cards, strict=True):
         sent = [0.0, 0.0, 0.0]
         for card in own:
@@ -126,8 +134,10 @@ def _sent(
             for at, rate in enumerate((speed.value, speed.low, speed.high)):
                 sent[at] += rate / users[card]
         notes = frozenset(speeds[card][1] for card in own) - {""}
-        if notes and job.network is not None:
-            part = per_host(job.network, len(pods))
+        part = per_host(job.rate, len(pods))
+        if notes and job.network is None:
+            sent = [min(sent[0], part), min(sent[1], part), sent[2]]
+        elif notes:
             sent = [part, part, max(part, sent[2])]
             notes = frozenset()
             if len(pods) > 1 and math.isfinite(part):
@@ -145,7 +155,7 @@ def _sent(
         yield (sent[0], sent[1], sent[2]), notes
 
 
-def _share_of_nics(machine: Machine, job: Traffic, constants: Constants) -> _Range:
+def _share_of_nics(machine: Machine, constants: Constants) -> _Range:
     """The part of what NICs usually send that the software of a machine lets through."""
     plugin, gdr, unknown = machine.software.plugin or machine.nics_plugin, machine.software.gdr, 1.0
     rows = constants.cxi if plugin is Plugin.CXI else None if gdr else constants.no_gdr
@@ -154,10 +164,9 @@ def _share_of_nics(machine: Machine, job: Traffic, constants: Constants) -> _Ran
     if rows is None:
         return 1.0, unknown, 1.0
     usual = constants.network
-    # Their rows are of rings, on two hosts as well.
     low = min(rows.low / min(usual.low, fitted.UNTUNED), 1.0)
-    high = min(rows.high / (min(usual.high, 1.0) * job.once), 1.0)
-    return rows.value / (usual.value * job.once), low * unknown, high
+    high = min(rows.high / min(usual.high, 1.0), 1.0)
+    return rows.value / usual.value, low * unknown, high
 
 
 UNMEASURED = frozenset({Plugin.TCPX, Plugin.GIB, Plugin.UCX, Plugin.SPCX})

@@ -1,7 +1,11 @@
-"""The bandwidth of a whole job: the minimum between its hosts and inside each."""
+"""The bandwidth of a whole job: the minimum between its hosts and inside each.
+
+What a calibration measured between hosts limits the machines of its pool, and no others.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -34,6 +38,7 @@ def estimate(
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
     network: float | None = None,
+    nearer: float = math.inf,
     limit: float = math.inf,
     among: int | None = None,
     ranks: int | None = None,
@@ -45,11 +50,12 @@ def estimate(
     chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
     network lets each machine send, if that is given, and infinite for a rate that is applied
     elsewhere: NICs of known speed count up to it, unless all hosts are on one machine, and those of
-    unknown speed send as much in all. `limit` is GB/s that no machine sends more than, which says
-    nothing about its NICs. With `among`, these are some hosts of a job of so many hosts on several
-    machines with `ranks` GPUs, and the result is the limit by these hosts: the job gets the minimum
-    of this over its machines, and of `network_limit`. NotModelled for an algorithm without measured
-    rows on such hosts.
+    unknown speed send as much in all. Where it is not given, `nearer` is that of a nearer network:
+    no NICs send more than that, of unknown speed in all. `limit` is GB/s that no machine sends more
+    than, which says nothing about its NICs. With `among`, these are some hosts of a job of so many
+    hosts on several machines with `ranks` GPUs, and the result is the limit by these hosts: the job
+    gets the minimum of this over its machines, and of `network_limit`. NotModelled for an algorithm
+    without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -60,6 +66,7 @@ def estimate(
         ranks=ranks or sum(host.size for host in hosts),
         tree=algorithm is not Algorithm.RING,
         network=network,
+        nearer=nearer,
         limit=limit,
         local=local,
     )
@@ -71,20 +78,46 @@ def estimate(
         raise NotModelled(
             f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
         )
-    doubts = set().union(*(facts_of(machine).doubts for machine in machines.values()))
     if wire is None:
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
+    groups: dict[tuple[object, ...], list[Host]] = {}
+    for host in hosts:
+        groups.setdefault(() if local else _measured(host, job, wire), []).append(host)
+    values = [_limit(group, job, wire, algorithm, constants) for group in groups.values()]
+    return functools.reduce(_slower, values)
+
+
+def _measured(host: Host, job: Traffic, wire: Wire) -> tuple[object, ...]:
+    """The calibration that counts for a host, and whether its NICs do as well; else empty."""
+    machines = [machine for machine, _ in host.parts]
+    if not measured_between(machines, job.hosts, wire):
+        return ()
+    known = all(own.nics and None not in {nic.speed for nic in own.nics} for own in machines)
+    return machines[0].pool, known
+
+
+def _limit(
+    hosts: Sequence[Host],
+    job: Traffic,
+    wire: Wire,
+    algorithm: Algorithm | None,
+    constants: Constants,
+) -> Estimate:
+    """The limit by hosts with the same calibration, if any: between them, and inside each."""
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    doubts = set().union(*(facts_of(machine).doubts for machine in machines.values()))
     if wire is Wire.RDMA:
         between = over_nics(hosts, job, constants, doubts)
-    elif local:
+    elif job.local:
         between = over_sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
         between = over_tcp(hosts, job, constants, doubts)
-    pool = None if local else _pool(list(machines.values()), job, wire)
+    own = None if job.local else next(iter(machines.values())).pool
+    pool = own if measured_between(list(machines.values()), job.hosts, wire) else None
     if pool is not None:
         between = _calibrated(between, pool, hosts, job)
-    elif not local and (other := next(iter(machines.values())).pool) is not None:
-        lacks = f"calibration {other.name} has no job on {job.hosts} such hosts over {wire.upper()}"
+    elif own is not None:
+        lacks = f"calibration {own.name} has no job on {job.hosts} such hosts over {wire.upper()}"
         between = replace(between, assumed=(*between.assumed, lacks))
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
@@ -92,11 +125,6 @@ def estimate(
         # What was measured between hosts includes their insides, as far as it can.
         between = _least(between, ceiling if pool is None else replace(ceiling, point=ceiling.high))
     return between
-
-
-def _pool(machines: Sequence[Machine], job: Traffic, wire: Wire) -> PoolRates | None:
-    """The calibration of all machines of a job, if it measured such a job."""
-    return machines[0].pool if measured_between(machines, job.hosts, wire) else None
 
 
 def measured_between(machines: Sequence[Machine], hosts: int, wire: Wire) -> bool:
@@ -216,6 +244,18 @@ def _least(network: Estimate, host: Estimate) -> Estimate:
         measured=host.measured if host.point < network.point else network.measured,
         # An assumed network is no guess at what it cannot limit.
         guess=(matters and host.guess) or (network.guess and network.low < host.point),
+    )
+
+
+def _slower(value: Estimate, other: Estimate) -> Estimate:
+    """The minimum of the limits by different hosts, end by end."""
+    slow, fast = sorted((value, other), key=lambda own: own.point)
+    return replace(
+        slow,
+        low=min(slow.low, fast.low),
+        high=max(min(slow.high, fast.high), slow.point),
+        assumed=tuple(sorted({*slow.assumed, *fast.assumed})),
+        guess=slow.guess or (fast.guess and fast.low < slow.point),
     )
 
 

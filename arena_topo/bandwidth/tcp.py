@@ -26,23 +26,20 @@ def over_tcp(
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     rates = {
         name: per_host(
-            max((nic.speed or 0.0 for nic in machine.nics), default=0.0) or job.network or 0.0,
-            pods[name],
+            max((nic.speed or 0.0 for nic in machine.nics), default=0.0) or job.rate, pods[name]
         )
         for name, machine in machines.items()
     }
     notes, guess = sorted(doubts), False
-    known = [rate for rate in rates.values() if rate]
-    known += [] if math.isinf(job.most) else [job.most]
-    ranges = [socket_range(min(known))] if known else []
-    unnamed = [machines[name] for name, rate in rates.items() if not rate]
+    span = socket_range(min([*rates.values(), job.most]))
+    unnamed = [own for own in machines.values() if not any(nic.speed for nic in own.nics)]
     if job.network is None and unnamed:
-        unknown = min(map(unknown_range, unnamed))
-        ranges.append(unknown)
-        if ranges[0] >= unknown:
+        most = socket_range(min(rates[own.name] for own in unnamed))
+        unknown = min(most, *map(unknown_range, unnamed))
+        if span >= unknown:
+            span, guess = unknown, True
             notes.append("an unknown network: TCP")
-            guess = True
-    return replace(over_sockets(min(ranges), job, constants, notes), guess=guess)
+    return replace(over_sockets(span, job, constants, notes), guess=guess)
 
 
 def unknown_range(machine: Machine) -> tuple[float, float]:

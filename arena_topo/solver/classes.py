@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
-from arena_topo.bandwidth import Wire, network_limit
+from arena_topo.bandwidth import Wire
 from arena_topo.solver import Reason, Request, band, edge
 from arena_topo.solver.fragmentation import PackingCost, packing_cost, spreading_cost
 from arena_topo.solver.gpu_sets import UNLIMITED
@@ -65,9 +65,14 @@ class NodeClass:
     picked: bool = False
 
     def terms(self, terms: Terms) -> Terms:
-        """The terms on this class: NVLink that leaves the machine joins all its pods."""
+        """The terms on this class: with the limit of its network, or of an NVLink domain.
+
+        NVLink that leaves the machine joins all its pods.
+        """
         if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
             return terms._replace(joined=True)
+        if self.network < terms.limit and terms.hosts in AMONG and terms.wire is Wire.RDMA:
+            return terms._replace(limit=self.network)
         return terms
 
     def assumed(self, terms: Terms) -> bool:
@@ -91,26 +96,24 @@ class NodeClass:
             return 0.0
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return 0.0
-        value = (self.loads.worst if self.picked else self.loads.best)(self.free, size, terms)
-        return min(value, self.network_limit(terms))
+        return (self.loads.worst if self.picked else self.loads.best)(self.free, size, terms)
 
     def speeds(self, terms: Terms) -> tuple[float, ...]:
         """GB/s that a job can count on with 1, 2, ... workers on one node, as many as it takes."""
         most = min(self.capacity, terms.ranks // terms.gpus)
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return (0.0,) * most
-        limit, terms = self.network_limit(terms), self.terms(terms)
-        speeds = self.loads.speeds(self.free, most, terms, self.picked)
-        return speeds if math.isinf(limit) else tuple([min(speed, limit) for speed in speeds])
+        return self.loads.speeds(self.free, most, self.terms(terms), self.picked)
 
     def most_inside(self, workers: int, floor: Floor) -> float:
         """The most GB/s of joined pods on a set with a floor; 0 if no set has it."""
         size = workers * floor.terms.gpus
         if self.best(workers, floor.terms) < floor.bandwidth:
             return 0.0
+        floor = self._floor(floor)
         if self.picked:
             return self.loads.worst(self.free, size, floor.joined)
-        return self.loads.most_inside(self.free, size, self._floor(floor))
+        return self.loads.most_inside(self.free, size, floor)
 
     def prices(self, floor: Floor) -> Mapping[int, int]:
         """The cost of each number of workers that reaches a floor: of all if on a single node.
@@ -118,8 +121,6 @@ class NodeClass:
         Where the kubelet picks, no nearness counts, and GPUs are only counted, as nobody knows
         which ones remain; at equal cost the node with the faster planned set is preferred.
         """
-        if self.network_limit(floor.joined) < floor.inside:
-            return {}
         terms = floor.terms
         whole = terms.ranks // terms.gpus
         if terms.hosts is Hosts.NODE:
@@ -130,12 +131,12 @@ class NodeClass:
         if not self.picked:
             return self.loads.prices(self.cost, self.free, loads, self._floor(floor))
         free, gpus = count(self.free) - self.unattributed, terms.gpus
+        joined = self._floor(floor).joined
         return {
             load: NEARNESS * self.cost.counted(free, load * gpus)
             + (self._shortfall(load, floor) if self.blind else 0)
             for load in loads
-            if not floor.inside
-            or self.loads.worst(self.free, load * gpus, floor.joined) >= floor.inside
+            if not floor.inside or self.loads.worst(self.free, load * gpus, joined) >= floor.inside
         }
 
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
@@ -148,8 +149,7 @@ class NodeClass:
         cheapest = None if self.picked else self.cheapest(workers, floor)
         if cheapest is None:
             return self.best(workers, floor.terms)
-        value = self.loads.rate(cheapest[1], self.terms(floor.terms))
-        return min(value, self.network_limit(floor.terms))
+        return self.loads.rate(cheapest[1], self.terms(floor.terms))
 
     def pods(
         self, workers: int, floor: Floor, *, planned: float = 0.0
@@ -174,8 +174,7 @@ class NodeClass:
         if self.unattributed:
             return self.best(workers, terms)
         terms = self.terms(terms)
-        value = self.loads.best(self.free, workers * terms.gpus, terms)
-        return min(value, self.network_limit(terms))
+        return self.loads.best(self.free, workers * terms.gpus, terms)
 
     def _planned(self, workers: int, floor: Floor) -> Floor:
         """The floor of the fastest sets of this class, whether they can be promised or not."""
@@ -201,17 +200,11 @@ class NodeClass:
         ]
         return gaps[0] * DIGIT + gaps[1]
 
-    def network_limit(self, terms: Terms) -> float:
-        """GB/s that the node's own network allows; UNLIMITED if it is not the slower part."""
-        alone = terms.hosts in {Hosts.NODE, Hosts.DOMAIN} or terms.wire is Wire.TCP
-        if alone or math.isinf(self.network):
-            return UNLIMITED
-        among = AMONG[terms.hosts]
-        return network_limit(self.network, among=among, ranks=terms.ranks, wire=terms.wire)
-
     def _floor(self, floor: Floor) -> Floor:
-        terms = self.terms(floor.terms)
-        return floor if terms is floor.terms else floor._replace(terms=terms)
+        terms, joined = self.terms(floor.terms), self.terms(floor.joined)
+        if terms is floor.terms and joined is floor.joined:
+            return floor
+        return floor._replace(terms=terms, joined=joined)
 
 
 class Table(dict[NodeClass, _Value]):
@@ -647,19 +640,15 @@ class Candidates:
 
     @remembered
     def values(self, kind: ModelAndResource, terms: Terms, most: int) -> frozenset[float]:
-        """The values of all GPU sets for at most `most` workers on machines of a kind.
-
-        The limits of the nodes' own networks are among them.
-        """
-        capacities: dict[Loads, int] = {}
-        limits: set[float] = set()
+        """The values of all GPU sets for at most `most` workers on nodes of a kind."""
+        capacities: dict[tuple[Loads, Terms], int] = {}
         for _, nodes in self.of(kind):
-            capacities[nodes.loads] = max(capacities.get(nodes.loads, 0), nodes.capacity)
-            limits.add(nodes.network_limit(terms))
-        return frozenset(limits - {UNLIMITED}).union(
+            own = nodes.loads, nodes.terms(terms)
+            capacities[own] = max(capacities.get(own, 0), nodes.capacity)
+        return frozenset[float]().union(
             *(
-                loads.values(workers * terms.gpus, terms)
-                for loads, capacity in capacities.items()
+                loads.values(workers * terms.gpus, own)
+                for (loads, own), capacity in capacities.items()
                 for workers in range(1, min(capacity, most) + 1)
             )
         )

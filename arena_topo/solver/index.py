@@ -385,27 +385,24 @@ class Index:
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
         """GB/s that the network allows to a gang whose nodes first meet at a level.
 
-        UNLIMITED where the values of nodes have that limit: what a calibration measured may exceed
-        what is computed for the network.
+        UNLIMITED where the values of nodes have that limit (`terms`).
         """
-        if hosts not in AMONG:
-            return UNLIMITED
         rate = rate_of_level(self.fabric, level)
-        if rate is not None and request.wire in self._measured:
-            return UNLIMITED
         if rate is None:
             rate = limit_of_level(self.fabric, level)
-        if rate == UNLIMITED:
+        if hosts not in AMONG or rate == UNLIMITED or self._by_node(request):
             return UNLIMITED
         ranks = request.workers * request.gpus
         return network_limit(rate, among=AMONG[hosts], ranks=ranks, wire=request.wire)
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
-        network = rate_of_level(self.fabric, level)
-        if network is not None and request.wire not in self._assumed | self._measured:
+        network, nearer = rate_of_level(self.fabric, level), math.inf
+        if not self._by_node(request):
             # NICs of known speed count up to the rate of any network, which is applied to the gang.
-            network = math.inf
+            network = None if network is None else math.inf
+        elif network is None and level is not None:
+            nearer = limit_of_level(self.fabric, level)
         return Terms(
             hosts=hosts,
             gpus=request.gpus,
@@ -413,7 +410,16 @@ class Index:
             joined=request.joined,
             wire=request.wire,
             network=network,
+            nearer=nearer,
         )
+
+    def _by_node(self, request: Request) -> bool:
+        """Whether the network limits some nodes more than others.
+
+        NICs of unknown speed share it among the pods of their node, and what a calibration measured
+        may exceed what is computed for the network.
+        """
+        return request.wire in self._assumed | self._measured
 
     def spreads(self, request: Request) -> bool:
         """Whether a gang is placed away from GPUs in use rather than packed."""

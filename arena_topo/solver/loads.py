@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -57,8 +58,9 @@ class Terms(NamedTuple):
     """The parameters of a job that decide the value of a node.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
-    are hosts of their own. `network` is GB/s of the network between nodes, if its rate is known,
-    and infinite if that limits no node more than all of them.
+    are hosts of their own. `network`, `nearer` and `limit` are GB/s as in `bandwidth.estimate`, as
+    far as they limit some nodes more than others; for a network of known rate that limits all
+    alike, `network` is infinite.
     """
 
     hosts: Hosts
@@ -67,6 +69,8 @@ class Terms(NamedTuple):
     joined: bool
     wire: Wire
     network: float | None = None
+    nearer: float = math.inf
+    limit: float = math.inf
 
 
 class Floor(NamedTuple):
@@ -331,6 +335,8 @@ class Loads:
             ranks=terms.ranks,
             wire=terms.wire,
             network=terms.network,
+            nearer=terms.nearer,
+            limit=terms.limit,
         )
         assert value is not None, "a job of several hosts has several GPUs"
         return value.point

@@ -14,10 +14,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
-from arena_topo.bandwidth import Host, Wire, estimate, network_limit, sent_by
+from arena_topo.bandwidth import Host, Wire, estimate, sent_by
 from arena_topo.solver.classes import Candidates, ModelAndResource, NodeClass
 from arena_topo.solver.domains import Choice, NodeLoad, domains_of
 from arena_topo.solver.index import Domain
@@ -116,8 +115,12 @@ class PartSearch:
             if _network_of(nodes, terms) >= least and not (known and nodes.assumed(terms))
         }
         cluster = self.index.fabric
-        self._network = rate_of_level(cluster, level)
-        self._limit = min(limit_of_level(cluster, level), least)
+        # The limits of the terms, and those that are applied to the gang elsewhere.
+        self._limited = terms._replace(
+            network=rate_of_level(cluster, level),
+            nearer=limit_of_level(cluster, level),
+            limit=least,
+        )
         self._nvlink = [tier.name for tier in cluster.tiers].index(NVLINK)
         self._machines: dict[tuple[int, int], Machine] = {}
 
@@ -177,9 +180,16 @@ class PartSearch:
     def _sent(self, nodes: NodeClass, gpus: GPUSet) -> float:
         if self.terms.wire is not Wire.RDMA:
             return 0.0
-        among, ranks = AMONG[self.terms.hosts], self.terms.ranks
-        own = sent_by(nodes.loads.machine, gpus, among=among, ranks=ranks, network=self._network)
-        return min(own, self._limit)
+        terms = self._limited
+        return sent_by(
+            nodes.loads.machine,
+            gpus,
+            among=AMONG[terms.hosts],
+            ranks=terms.ranks,
+            network=terms.network,
+            nearer=terms.nearer,
+            limit=terms.limit,
+        )
 
     @remembered
     def _loads(self, at: int) -> list[DomainPart]:
@@ -253,7 +263,7 @@ class PartSearch:
         """GB/s that the part of a domain, or a node outside of all, allows to the job."""
         (at, workers), *_ = shares
         if not self._own[at].domain:
-            return min(self._own[at].best(workers, self.terms), self._network_limit)
+            return self._own[at].best(workers, self._limited)
         copies, parts = Counter[int](), []
         for at, workers in shares:
             nodes = self._own[at]
@@ -272,23 +282,16 @@ class PartSearch:
             self._machines[key] = replace(self._own[at].loads.machine, name=f"{at}/{copy}")
         return self._machines[key]
 
-    @cached_property
-    def _network_limit(self) -> float:
-        network = min(self._limit, math.inf if self._network is None else self._network)
-        if math.isinf(network):
-            return math.inf
-        terms = self.terms
-        among = AMONG[terms.hosts]
-        return network_limit(network, among=among, ranks=terms.ranks, wire=terms.wire)
-
     def _valued(self, hosts: Sequence[Host]) -> float:
+        terms = self._limited
         value = estimate(
             hosts,
-            among=AMONG[self.terms.hosts],
-            ranks=self.terms.ranks,
-            wire=self.terms.wire,
-            network=self._network,
-            limit=self._limit,
+            among=AMONG[terms.hosts],
+            ranks=terms.ranks,
+            wire=terms.wire,
+            network=terms.network,
+            nearer=terms.nearer,
+            limit=terms.limit,
         )
         assert value is not None, "a part is one of several hosts"
         return value.point

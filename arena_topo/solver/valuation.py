@@ -54,11 +54,11 @@ def value_placement(
         pods.setdefault(node.name, (node, []))[1].append(devices)
     used = [node for node, _ in pods.values()]
     level = shared_level(cluster, used)
-    network, most = rate_of_level(cluster, level), math.inf
+    network, nearer, limit = rate_of_level(cluster, level), math.inf, math.inf
     if level is not None:
-        most = limit_of_level(cluster, level)
+        nearer = limit_of_level(cluster, level)
         if wire is Wire.RDMA:
-            most = min(most, *(node.network for node in used))
+            limit = min(node.network for node in used)
     kinds = {id(node.machine): loads_of(node.machine) for node in used}
 
     def of(*, joined: bool, blind: bool = False) -> Estimate | None:
@@ -74,7 +74,13 @@ def value_placement(
         )
         among = several if len(used) > 1 else None
         return estimate(
-            hosts, among=among, ranks=terms.ranks, wire=wire, network=network, limit=most
+            hosts,
+            among=among,
+            ranks=terms.ranks,
+            wire=wire,
+            network=network,
+            nearer=nearer,
+            limit=limit,
         )
 
     def terms_of(*, joined: bool) -> Terms:
@@ -83,7 +89,16 @@ def value_placement(
             two = (len(used) if joined else len(seats)) == AMONG[Hosts.TWO]
             hosts = Hosts.TWO if two else Hosts.SEVERAL
         ranks = len(seats) * gpus
-        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, network=network)
+        return Terms(
+            hosts=hosts,
+            gpus=gpus,
+            ranks=ranks,
+            joined=joined,
+            wire=wire,
+            network=network,
+            nearer=nearer,
+            limit=limit,
+        )
 
     bandwidth, worst = of(joined=joined), None
     if blind:

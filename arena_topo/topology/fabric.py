@@ -200,8 +200,9 @@ def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = Non
         rates.append((f"{path}.bandwidthGBps", level.bandwidth))
     for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in rates if rate):
         if rate > less:
-            more = f"{rate:g} GB/s is more than the {less:g} GB/s of {nearer}"
-            refuse(path, f"{more}, which is nearer")
+            refuse(
+                path, f"{rate:g} GB/s is more than the {less:g} GB/s of {nearer}, which is nearer"
+            )
     levels = None if file.levels is None else tuple(file.levels)
     cards = tuple(_cards(card, f"nics[{at}]", demand, refuse) for at, card in enumerate(file.nics))
     software = tuple(

@@ -74,7 +74,7 @@ _PASCAL = partial(Model, architecture=Architecture.PASCAL, pcie=3)
 _ROWS = (
     _BLACKWELL(name="GB300", pcie=6, nic=100.0, domain=72, ids=("31c2", "31c3")),
     _BLACKWELL(name="GB200", pcie=5, nic=50.0, domain=72, ids=("2941",)),
-    _HOPPER(name="GH200", domain=32),
+    _HOPPER(name="GH200", nic=25.0, domain=32),
     _BLACKWELL(name="B300", pcie=6, nic=100.0),
     _BLACKWELL(name="B200", pcie=5, nic=50.0, ids=("2901",)),
     _BLACKWELL(name="B100", pcie=5, nic=50.0),

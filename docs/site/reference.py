@@ -284,7 +284,7 @@ def _machine_row(machine: Machine) -> str:
     nics = f"{len(machine.nics)}{f' x {speeds[0]:g} GB/s' if speeds else ''}"
     switch = ", NVSwitch" if machine.nvswitch else ""
     return (
-        f"{len(machine.gpus)} x {machine.model} | {', '.join(sorted(links))}{switch}"
+        f"{len(machine.gpus)} x {machine.model} | {', '.join(sorted(links)) or '-'}{switch}"
         f" | {nics if machine.nics else '-'}"
     )
 
