@@ -44,10 +44,10 @@ from arena_topo.engines.kubernetes.shapes import (
     LIST,
     POD,
     PODS,
-    Unreadable,
-    nonsense,
+    BadAnswer,
+    bad_answer,
+    checked,
     shape_error,
-    sound,
 )
 from arena_topo.engines.kubernetes.transport import (
     FAULTS,
@@ -286,7 +286,7 @@ class Connection:
             obj = parsed(item, *readers) if isinstance(item, msgspec.Raw) else item
             if not is_object(obj):
                 raise self.no_server(f"the list of {path} holds what is no object")
-            right = obj if judged else sound(obj)
+            right = obj if judged else checked(obj)
             return keep(right) if keep else right
 
         def decode(data: bytes) -> Mapping[str, Any] | None:
@@ -513,14 +513,14 @@ class Connection:
             raise self.no_server(f"{method} {path} returned what is no object")
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := shape_error(answer)) is not None:
-            raise nonsense(answer, odd)
+            raise bad_answer(answer, odd)
         text = ", ".join(response.headers.get_all("warning", []))
         warnings = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', text)
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in warnings)
 
-    def no_server(self, why: str) -> Unreadable:
+    def no_server(self, why: str) -> BadAnswer:
         """The error for an answer that no API server would give."""
-        return Unreadable(
+        return BadAnswer(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,

@@ -34,7 +34,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     job_status,
     pod_status,
 )
-from arena_topo.engines.kubernetes.shapes import common_fields, oddity
+from arena_topo.engines.kubernetes.shapes import identity_only, object_error
 from arena_topo.errors import (
     CONFLICT,
     FORBIDDEN,
@@ -322,10 +322,10 @@ class KubernetesBackend(Jobs):
         path = f"/apis/{MPIJOB_GROUP}/{version}{space}/{PLURAL}"
         listed, revision = self.api.listed(path, None, judged=True, **selected)
         lists = [WatchedList(path, selected, revision)]
-        odds = list(map(oddity, listed))
+        odds = list(map(object_error, listed))
         # One invalid job must not hide the jobs of others.
         mpijobs = [
-            common_fields(mpijob) if odd else mpijob
+            identity_only(mpijob) if odd else mpijob
             for mpijob, odd in zip(listed, odds, strict=True)
         ]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)

@@ -31,7 +31,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     subject,
 )
 from arena_topo.engines.kubernetes.queued import priority_values
-from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.shapes import object_error
 from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
@@ -225,7 +225,7 @@ def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
     """All MPIJobs, else those of the job's own namespace."""
 
     def keep(mpijob: dict[str, Any]) -> dict[str, Any] | None:
-        odd = oddity(mpijob)
+        odd = object_error(mpijob)
         if odd is None:
             return mpijob
         why = f"MPIJob {brief(str(mpijob['metadata'].get('name')), 253)} makes no sense: {odd}"

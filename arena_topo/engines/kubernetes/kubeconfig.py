@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes.shapes import shape_error, typed
+from arena_topo.engines.kubernetes.shapes import shape_error
 from arena_topo.errors import AccessDenied, TimedOut, UsageError, near
 from arena_topo.escaping import brief
 
@@ -42,51 +42,104 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder of a pod's own token, certificate authority and namespace."""
 
 
-_CLUSTER = {
-    "server": str,
-    "certificate-authority": str,
-    "certificate-authority-data": str,
-    "insecure-skip-tls-verify": bool,
-    "tls-server-name": str,
-    "proxy-url": str,
-    "extensions": [{"name": str}],
-}
-_PLUGIN = {
-    "command": str,
-    "apiVersion": str,
-    "args": [str],
-    "env": [{"name": str, "value": str}],
-    "interactiveMode": str,
-    "installHint": str,
-    "provideClusterInfo": bool,
-}
-"""A command that returns credentials (KEP-541)."""
+class _Extension(msgspec.Struct):
+    name: str = ""
+
+
+class _Cluster(msgspec.Struct, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    extensions: list[_Extension] = []
+
+
+class _Variable(msgspec.Struct):
+    name: str = ""
+    value: str = ""
+
+
+class _Plugin(msgspec.Struct, rename="camel"):
+    """A command that returns credentials (KEP-541)."""
+
+    command: str = ""
+    api_version: str = ""
+    args: list[str] = []
+    env: list[_Variable] = []
+    interactive_mode: str = ""
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+
+
+class _User(msgspec.Struct, rename="kebab"):
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    username: str = ""
+    password: str = ""
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    as_: str = msgspec.field(default="", name="as")
+    as_uid: str = ""
+    as_groups: list[str] = []
+    as_user_extra: dict[str, list[str]] = {}
+    auth_provider: dict[str, Any] = {}
+    exec: _Plugin = msgspec.field(default_factory=_Plugin)
+
+
+class _Context(msgspec.Struct):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(_Extension):
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+
+
+class _NamedUser(_Extension):
+    user: _User = msgspec.field(default_factory=_User)
+
+
+class _NamedContext(_Extension):
+    context: _Context = msgspec.field(default_factory=_Context)
+
+
+class _Config(msgspec.Struct, rename="kebab"):
+    """The parts of a kubeconfig that are read."""
+
+    current_context: str = ""
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
+
+
+class _CredentialStatus(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+
+
+class _Credential(msgspec.Struct, rename="camel"):
+    """What a credential plugin prints."""
+
+    status: _CredentialStatus
+    api_version: str = ""
+    kind: str = ""
+
 
 _EXEC_API = "client.authentication.k8s.io"
 _EXEC_VERSIONS = (f"{_EXEC_API}/v1", f"{_EXEC_API}/v1beta1")
 _EXEC_MODES = ("Never", "IfAvailable", "Always")
-_CREDENTIAL = typed(
-    {
-        "apiVersion": str,
-        "kind": str,
-        "status": {"token": str, "clientCertificateData": str, "clientKeyData": str},
-    }
-)
-"""What a credential plugin prints."""
 
 _PRINTED = 4 << 20
 """The limit of bytes that a credential plugin prints on each stream: a token and a certificate have
 some 10 KB."""
 
-_TEXTS = ("as", "as-uid", "token", "tokenFile", "username", "password")
 _FILES = ("client-certificate", "client-key")
-_USER = {
-    **dict.fromkeys((*_TEXTS, *_FILES, *(f"{file_key}-data" for file_key in _FILES)), str),
-    "as-groups": [str],
-    "as-user-extra": dict[str, list[str]],
-    "auth-provider": dict,
-    "exec": _PLUGIN,
-}
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that no header can have."""
 
@@ -96,17 +149,6 @@ _TLS = {
 }
 """The keys whose presence makes https the scheme of a server without one (client-go, v0.30,
 rest/url_utils.go: defaultServerUrlFor)."""
-
-_CONTEXT = {"cluster": str, "user": str, "namespace": str}
-_CONFIG = typed(
-    {
-        "current-context": str,
-        "clusters": [{"name": str, "cluster": _CLUSTER}],
-        "users": [{"name": str, "user": _USER}],
-        "contexts": [{"name": str, "context": _CONTEXT}],
-    }
-)
-"""The parts of a kubeconfig that are read."""
 
 
 class _Entry(NamedTuple):
@@ -409,7 +451,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     document = _from_json(text) or _from_yaml(path, text)
-    if odd := shape_error(document, _CONFIG):
+    if odd := shape_error(document, _Config):
         raise UsageError(f"{path}: not a kubeconfig: {odd}")
     settings: Mapping[str, Any] = document
     return settings
@@ -623,7 +665,7 @@ def _credential(output: bytes, version: str) -> tuple[str, str, str]:
         status = answer["status"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("it printed no ExecCredential") from None
-    if odd := shape_error(answer, _CREDENTIAL):
+    if odd := shape_error(answer, _Credential):
         raise ValueError(f"it printed no ExecCredential: {odd}")
     if answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != version:
         raise ValueError(f"it printed no ExecCredential of {version}")
