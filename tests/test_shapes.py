@@ -159,6 +159,15 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
             "metadata.labels[...]: expected a text, got a whole number",
         ),
         (
+            {"metadata": {"name": "a", "annotations": {"requestGPUsOfJobOwner": []}}},
+            "metadata.annotations[...]: expected a text, got a list",
+        ),
+        (
+            {"metadata": {"name": "a", "annotations": {"a": None}}, "spec": None},
+            "metadata.annotations[...]: expected a text, got nothing",
+        ),
+        ({"metadata": {"name": "a", "labels": None}, "status": {"conditions": None}}, None),
+        (
             {"metadata": {"name": "a"}, "status": {"conditions": [1]}},
             "status.conditions[0]: expected a mapping, got a whole number",
         ),
@@ -168,7 +177,7 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
         ),
     ],
 )
-def test_the_field_that_makes_no_sense_is_named(one: Any, said: str):
+def test_the_field_that_makes_no_sense_is_named(one: Any, said: str | None):
     assert object_error(one) == said
 
 

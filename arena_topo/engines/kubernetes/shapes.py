@@ -226,6 +226,14 @@ class _User(_Part, frozen=True, gc=False):
     username: str = ""
 
 
+class _ReplicaStatus(_Part, frozen=True, gc=False):
+    active: int = 0
+
+
+class _ReplicaStatuses(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    worker: _ReplicaStatus = _ReplicaStatus()
+
+
 class _Status(_Part, frozen=True, gc=False):
     phase: str = ""
     reason: str = ""
@@ -233,6 +241,9 @@ class _Status(_Part, frozen=True, gc=False):
     host_ip: str = msgspec.field(default="", name="hostIP")
     pod_ip: str = msgspec.field(default="", name="podIP")
     launcher_status: str = ""
+    start_time: Any = None
+    completion_time: Any = None
+    replica_statuses: _ReplicaStatuses = _ReplicaStatuses()
     conditions: list[Condition] = []
     container_statuses: list[_ContainerStatus] = []
     init_container_statuses: list[_ContainerStatus] = []
@@ -335,8 +346,13 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(below) for below in value] if isinstance(value, list) else value
 
 
+def kube_object(obj: Any) -> KubeObject:
+    """The fields of an object; ValueError and RecursionError as `fields_of`."""
+    return fields_of(obj, KubeObject)
+
+
 # msgspec builds its tables at the first use, which two threads must not begin at once.
-fields_of({}, KubeObject)
+kube_object({})
 
 
 def shape_error(obj: Any, kind: type[msgspec.Struct] = KubeObject) -> str | None:
