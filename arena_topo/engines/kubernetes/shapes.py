@@ -15,6 +15,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
+from arena_topo.clusters.objects import fields_of
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.escaping import brief
 from arena_topo.topology import decoding
@@ -317,33 +318,6 @@ POD = msgspec.json.Decoder(_Pod)
 
 PODS = msgspec.json.Decoder(_List[_Pod])
 """A page of such pods."""
-
-_Kind = TypeVar("_Kind", bound=msgspec.Struct)
-
-
-def fields_of(obj: Any, kind: type[_Kind]) -> _Kind:
-    """The fields of an object that its kind names; ValueError, RecursionError if they do not fit.
-
-    As in Go a field that is null is absent.
-    """
-    try:
-        return msgspec.convert(obj, kind)
-    except ValueError:
-        return msgspec.convert(_without_nulls(obj), kind)
-
-
-_MAPS = frozenset({"labels", "annotations", "as-user-extra"})
-"""Maps whose keys are no fields, so that null is a value."""
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: below if key in _MAPS else _without_nulls(below)
-            for key, below in value.items()
-            if below is not None
-        }
-    return [_without_nulls(below) for below in value] if isinstance(value, list) else value
 
 
 def kube_object(obj: Any) -> KubeObject:
