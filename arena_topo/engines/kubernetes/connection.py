@@ -130,6 +130,16 @@ def access(options: Options) -> Access:
     )
 
 
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request; `head` (seconds) is set for a stream, and limits the wait for its head."""
+
+    method: str
+    target: str
+    data: bytes | None
+    content: str
+    head: float | None
+
+
 class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError with advice.
 
@@ -543,45 +553,61 @@ class Connection:
         `patience` limits all tries together, in seconds, beside the deadline; `head` limits each
         until the head of a `stream` has come. The Date of the answer is stored.
         """
-        target = path + ("?" + urlencode(query) if query else "")
-        data = None if body is None else json.dumps(body).encode()
-        renewed, until = False, self._until(patience)
-        for attempt in itertools.count(1):
-            begun, used = time.monotonic(), self.access
-            end = begun + head if stream else until
-
-            def rest(end: float = end) -> float:
-                return end - time.monotonic()
-
-            typed = () if data is None else (("content-type", content),)
-            try:
-                response = self._pool.request(
-                    method,
-                    target,
-                    (*_HEADERS, ("accept-encoding", "gzip"), *used.sent, *typed),
-                    data,
-                    connect=min(CONNECT_TIMEOUT, max(0.001, until - begun)),
-                    rest=rest,
-                )
-                read = b"" if stream else self._body(response, method, target)
-            except (Unopened, *FAULTS) as error:
-                log(method, target, type(error).__name__, begun)
-                if method != "GET" or not broken(error) or not _pauses(attempt, until):
-                    raise unreachable(
-                        self.access.server, method, error, self._patience()
-                    ) from error
-            else:
-                log(method, target, str(response.status), begun)
-                if response.status == UNKNOWN_CALLER and not renewed and self.renewed(used):
-                    # The token has expired; it is renewed once, never in a loop.
-                    renewed, until = True, self._until(patience)
-                elif not self._overloaded(method, response, attempt, until):
-                    break
-                response.close()
+        request = _Request(
+            method=method,
+            target=path + ("?" + urlencode(query) if query else ""),
+            data=None if body is None else json.dumps(body).encode(),
+            content=content,
+            head=head if stream else None,
+        )
+        used = self.access
+        response, read = self._with_retries(request, self._until(patience))
+        if response.status == UNKNOWN_CALLER and self.renewed(used):
+            # The token has expired; it is renewed once, never in a loop.
+            response.close()
+            response, read = self._with_retries(request, self._until(patience))
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             server_time = parsedate_to_datetime(response.headers.get("date", ""))
             self._clock = server_time.timestamp(), time.monotonic()
         return response, read
+
+    def _with_retries(self, request: _Request, until: float) -> tuple[HttpAnswer, bytes]:
+        """The first answer that is no reason for another try (see the class), and its body."""
+        for attempt in itertools.count(1):
+            try:
+                response, body = self._once(request, until)
+            except (Unopened, *FAULTS) as error:
+                if request.method != "GET" or not broken(error) or not _pauses(attempt, until):
+                    raise unreachable(
+                        self.access.server, request.method, error, self._patience()
+                    ) from error
+                continue
+            if not self._overloaded(request.method, response, attempt, until):
+                return response, body
+            response.close()
+        raise AssertionError("the last try returns or raises")
+
+    def _once(self, request: _Request, until: float) -> tuple[HttpAnswer, bytes]:
+        """The answer to one try, and its body unless the request is for a stream."""
+        begun = time.monotonic()
+        end = until if request.head is None else begun + request.head
+        typed = () if request.data is None else (("content-type", request.content),)
+        try:
+            response = self._pool.request(
+                request.method,
+                request.target,
+                (*_HEADERS, ("accept-encoding", "gzip"), *self.access.sent, *typed),
+                request.data,
+                connect=min(CONNECT_TIMEOUT, max(0.001, until - begun)),
+                rest=lambda: end - time.monotonic(),
+            )
+            streams = request.head is not None
+            body = b"" if streams else self._body(response, request.method, request.target)
+        except (Unopened, *FAULTS) as error:
+            log(request.method, request.target, type(error).__name__, begun)
+            raise
+        log(request.method, request.target, str(response.status), begun)
+        return response, body
 
     def _until(self, patience: float) -> float:
         """The end of all tries of a request (monotonic clock); TimedOut after the deadline."""
