@@ -47,6 +47,7 @@ from arena_topo.engines.kubernetes.shapes import (
     BadAnswer,
     bad_answer,
     checked,
+    kube_object,
     shape_error,
 )
 from arena_topo.engines.kubernetes.transport import (
@@ -221,8 +222,8 @@ class Connection:
 
     def serves(self, group: str, version: str, plural: str) -> bool:
         """Whether this version of a group has a resource of this name."""
-        resources = self.find(f"/apis/{group}/{version}") or {}
-        return any(resource.get("name") == plural for resource in resources.get("resources") or ())
+        served = kube_object(self.find(f"/apis/{group}/{version}") or {})
+        return any(resource.name == plural for resource in served.resources)
 
     def post(
         self, path: str, body: Mapping[str, Any], **query: str

@@ -85,7 +85,9 @@ class ContainerState(_Part, frozen=True, gc=False):
     terminated: Terminated | None = None
 
 
-class _ContainerStatus(_Part, frozen=True, gc=False):
+class ContainerStatus(_Part, frozen=True, gc=False):
+    """What the status of a pod says of a container."""
+
     name: str = ""
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -179,6 +181,14 @@ class _Taint(_Part, frozen=True, gc=False):
     effect: str = ""
 
 
+class ServicePort(_Part, frozen=True, gc=False):
+    """A port of a service; 0 if it has none."""
+
+    name: str = ""
+    port: int = 0
+    node_port: int = 0
+
+
 class _Cel(_Part, frozen=True, gc=False):
     expression: str = ""
 
@@ -206,7 +216,7 @@ class _Spec(_PodSpec, frozen=True, gc=False):
     # Of a volume claim, a node, a service, a DeviceClass.
     access_modes: list[str] = []
     taints: list[_Taint] = []
-    ports: list[dict[str, Any]] = []
+    ports: list[ServicePort] = []
     selectors: list[_Selector] = []
     extended_resource_name: str = ""
     # Of a quota.
@@ -246,8 +256,9 @@ class _Status(_Part, frozen=True, gc=False):
     completion_time: Any = None
     replica_statuses: _ReplicaStatuses = _ReplicaStatuses()
     conditions: list[Condition] = []
-    container_statuses: list[_ContainerStatus] = []
-    init_container_statuses: list[_ContainerStatus] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    ephemeral_container_statuses: list[ContainerStatus] = []
     # Of a Deployment, a service, a node, a quota.
     ready_replicas: int = 0
     load_balancer: _LoadBalancer = _LoadBalancer()
