@@ -90,7 +90,11 @@ RULES = {
         "engines/local/supervisor.py": "the local engine ends its own jobs",
         "manifests/requests.py": "the flags of a job are read back",
     },
-    "completionTime": {"clusters/rules.py": "job_over", "manifests/patches.py": "reviving"},
+    "completionTime": {
+        "clusters/rules.py": "job_over",
+        "engines/kubernetes/shapes.py": "its type",
+        "manifests/patches.py": "reviving",
+    },
     "eventTime": {},
     "involvedObject": {"engines/kubernetes/shapes.py": "its type"},
     "kubeflow.org/mpi-operator": {"clusters/queues.py": "manager"},
@@ -107,13 +111,18 @@ RULES = {
     "ownerReferences": {
         "engines/kubernetes/shapes.py": "its type",
         "engines/kubernetes/job_writer.py": "what is created is owned by the job",
+        "clusters/records.py": "of a claim",
     },
-    "replicaStatuses": {},
+    "replicaStatuses": {"engines/kubernetes/shapes.py": "its type"},
     "scheduling.x-k8s.io/suspend": {
         "clusters/queues.py": "suspender",
         "manifests/render.py": "what --queue writes",
     },
-    "startTime": {},
+    "startTime": {
+        "clusters/records.py": "of a pod",
+        "engines/kubernetes/shapes.py": "its type",
+        "simulate/traces.py": "of a row",
+    },
     "training.kubeflow.org/job-name": {"manifests/versions.py": "JOB_LABEL"},
     '.get("suspend")': {"clusters/queues.py": "suspended"},
     "Succeeded or Failed": {"clusters/rules.py": "job_over and pod_over"},
@@ -127,7 +136,10 @@ ENDS = {"Succeeded", "Failed"}
 
 
 def test_every_rule_about_a_job_has_one_home():
-    words = re.compile("|".join(map(re.escape, {*RULES, *JOB_CONDITIONS, "suspend", *ENDS})))
+    fields = map(_snake_case, RULES)
+    words = re.compile(
+        "|".join(map(re.escape, {*RULES, *fields, *JOB_CONDITIONS, "suspend", *ENDS}))
+    )
     named = {
         (word, module)
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -139,9 +151,21 @@ def test_every_rule_about_a_job_has_one_home():
     assert named == {(word, module) for word, modules in RULES.items() for module in modules}
 
 
+def _snake_case(name: str) -> str:
+    """The attribute of a struct for a field of an object."""
+    return re.sub("([A-Z])", lambda letter: f"_{letter[1].lower()}", name)
+
+
+FIELDS = {_snake_case(name): name for name in RULES if name.isalpha() and not name.islower()}
+
+
 def _of_a_job(one: ast.AST) -> str | None:
     """What of an MPIJob a piece of code reads: a field, a label, a condition; None if nothing."""
     match one:
+        case ast.Attribute(attr=field) | ast.AnnAssign(target=ast.Name(id=field)) if (
+            field in FIELDS
+        ):
+            return FIELDS[field]
         case ast.Constant(value=str(word)) if word in RULES:
             return word
         case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="suspend"), *_]):

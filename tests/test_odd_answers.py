@@ -25,7 +25,7 @@ from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.kubeconfig import Access
-from arena_topo.engines.kubernetes.shapes import Unsure
+from arena_topo.engines.kubernetes.shapes import MaybeWritten
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
 from arena_topo.job import MPIJob
 
@@ -401,7 +401,8 @@ def test_tls_that_ends_within_a_request_leaves_it_open_whether_it_was_taken():
         thread.start()
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
         reads = Connection(Options(), Access(server=url, ca_file=str(TLS / "ca.pem")))
-        with pytest.raises(Unsure, match="broke the connection; whether it took the request is no"):
+        lost = "broke the connection; whether it took the request is no"
+        with pytest.raises(MaybeWritten, match=lost):
             reads.post("/api/v1/nodes", {"a": "b" * (8 << 20)})
         thread.join()
 

@@ -21,7 +21,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import mpijob, podlog
 from arena_topo.engines.kubernetes.mpijob import job_status
-from arena_topo.engines.kubernetes.shapes import common_fields, oddity
+from arena_topo.engines.kubernetes.shapes import identity_only, object_error
 from arena_topo.job import MPIJob
 
 Run = Callable[..., tuple[int, str, str]]
@@ -133,15 +133,15 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     index = data.draw(st.integers(0, len(things) - 1))
     path = data.draw(st.sampled_from(list(places(things[index]))))
     things[index] = changed(things[index], path, data.draw(ANY))
-    odd = oddity(things[index])
-    assert oddity(THINGS[index]) is None
+    odd = object_error(things[index])
+    assert object_error(THINGS[index]) is None
     if odd is not None:
         return
     job, *pods = things
     mine = [pod for pod in pods if mpijob.belongs(pod, job)]
     mpijob.is_arenas(job)
     job_status(job, mine)
-    job_status(common_fields(job), [])
+    job_status(identity_only(job), [])
     for pod in pods:
         slim = podlog.slim(pod)
         podlog.sight(slim, podlog.main_container(slim) or "")
@@ -159,6 +159,15 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
             "metadata.labels[...]: expected a text, got a whole number",
         ),
         (
+            {"metadata": {"name": "a", "annotations": {"requestGPUsOfJobOwner": []}}},
+            "metadata.annotations[...]: expected a text, got a list",
+        ),
+        (
+            {"metadata": {"name": "a", "annotations": {"a": None}}, "spec": None},
+            "metadata.annotations[...]: expected a text, got nothing",
+        ),
+        ({"metadata": {"name": "a", "labels": None}, "status": {"conditions": None}}, None),
+        (
             {"metadata": {"name": "a"}, "status": {"conditions": [1]}},
             "status.conditions[0]: expected a mapping, got a whole number",
         ),
@@ -168,21 +177,22 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
         ),
     ],
 )
-def test_the_field_that_makes_no_sense_is_named(one: Any, said: str):
-    assert oddity(one) == said
+def test_the_field_that_makes_no_sense_is_named(one: Any, said: str | None):
+    assert object_error(one) == said
 
 
 THREADS = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.shapes import object_error
 
 together = threading.Barrier(8)
 
 def look():
     together.wait()
     for _ in range(500):
-        assert oddity({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}) is None
+        pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}
+        assert object_error(pod) is None
 
 threads = [threading.Thread(target=look) for _ in range(8)]
 for one in threads:

@@ -302,9 +302,9 @@ def test_requested_gpus_are_arenas_annotation_else_the_pods_else_the_template():
 
 @pytest.mark.parametrize(
     "said",
-    ["99999999999999999999", "2147483648", "9" * 5000, "0", "-1", "²", "٣", "8 GPUs", 4.5, []],
+    ["99999999999999999999", "2147483648", "9" * 5000, "0", "-1", "²", "٣", "8 GPUs"],
 )
-def test_an_annotation_that_no_job_could_ask_for_is_not_believed(said: Any):
+def test_an_annotation_that_no_job_could_ask_for_is_not_believed(said: str):
     annotated = mpijob()
     annotated["metadata"]["annotations"] = {"requestGPUsOfJobOwner": said}
     assert job_status(annotated, []).request_gpus == 4

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from arena_topo.topology import decoding
 
 Object = Mapping[str, Any]
+
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+_MAPS = frozenset({"labels", "annotations", "as-user-extra"})
+"""Maps whose keys are no fields, so that null is a value."""
 
 
 def mapping_at(parent: Object, key: str) -> Object:
@@ -36,3 +43,25 @@ def items(parent: Object, key: str) -> list[Object]:
 def invalid_object_text(error: Exception) -> str:
     """The error of an invalid object, as a text: `spec.taints: expected a list, got a mapping`."""
     return ": ".join(filter(None, decoding.decoding_error(error)))
+
+
+def fields_of(obj: Any, kind: type[_Kind]) -> _Kind:
+    """The fields of an object that its kind names; ValueError, RecursionError if they do not fit.
+
+    As in Go a field that is null is absent.
+    """
+    try:
+        return msgspec.convert(obj, kind)
+    except ValueError:
+        return msgspec.convert(without_nulls(obj), kind)
+
+
+def without_nulls(value: Any) -> Any:
+    """A plain value without the fields that are null."""
+    if isinstance(value, Mapping):
+        return {
+            key: below if key in _MAPS else without_nulls(below)
+            for key, below in value.items()
+            if below is not None
+        }
+    return [without_nulls(below) for below in value] if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, mapping_at
+from arena_topo.clusters.objects import Object, fields_of, items, mapping_at, without_nulls
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.rules import (
     OVER,
@@ -347,7 +347,7 @@ def record(
     try:
         if isinstance(item, Mapping):
             data = msgspec.Raw(msgspec.json.encode(item))
-        made = make(_DECODERS[kind].decode(data) if isinstance(data, msgspec.Raw) else data)
+        made = make(_decoded(kind, data) if isinstance(data, msgspec.Raw) else data)
     except RecursionError:
         return Unread(expected=kind, name=_name(data), path="", reason="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -361,6 +361,14 @@ def record(
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         status = "Unknown"
     return msgspec.structs.replace(made, status=status)
+
+
+def _decoded(kind: str, data: msgspec.Raw) -> Any:
+    """The fields of an object; as in Go a field that is null is absent."""
+    try:
+        return _DECODERS[kind].decode(data)
+    except msgspec.ValidationError:
+        return _DECODERS[kind].decode(msgspec.json.encode(without_nulls(msgspec.json.decode(data))))
 
 
 def record_of(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
@@ -432,7 +440,7 @@ def _invalid_pod(raw: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unr
 
 
 class _Named(msgspec.Struct):
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
 
 
 _NAMED = msgspec.json.Decoder(_Named)
@@ -443,7 +451,7 @@ def _name(item: msgspec.Raw | _Foreign | Object) -> str:
     name = getattr(getattr(item, "metadata", None), "name", None)
     if isinstance(item, msgspec.Raw):
         with suppress(ValueError, RecursionError):
-            name = (_NAMED.decode(item).metadata or {}).get("name")
+            name = _NAMED.decode(item).metadata.get("name")
     return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 
@@ -451,84 +459,82 @@ def _name(item: msgspec.Raw | _Foreign | Object) -> str:
 
 
 class _Foreign(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part of an object: the fields that are read; null counts as absent."""
+    """A part of an object: the fields that are read; see `fields_of`."""
 
 
-class _Entry(_Foreign, frozen=True, gc=False):
-    """An entry of a list in an object: owner, taint, condition, address, gate, claim, device."""
-
-    kind: str | None = None
-    name: str | None = None
-    key: str | None = None
-    value: str | None = None
-    effect: str | None = None
-    time_added: str | None = None
-    type: str | None = None
-    status: str | None = None
-    address: str | None = None
-    resource: str | None = None
-    resource_claim_name: str | None = None
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-    admin_access: bool | None = None
+class _Owner(_Foreign, frozen=True, gc=False):
+    kind: str = ""
+    name: str = ""
 
 
 class _Meta(_Foreign, frozen=True, gc=False):
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    namespace: str | None = None
-    annotations: dict[str, str] | None = None
+    namespace: str = ""
+    annotations: dict[str, str] = {}
     deletion_timestamp: str | None = None
 
 
 class _FullMeta(_Meta, frozen=True, gc=False):
-    labels: dict[str, str] | None = None
-    owner_references: list[_Entry] | None = None
+    labels: dict[str, str] = {}
+    owner_references: list[_Owner] = []
+
+
+class _Taint(_Foreign, frozen=True, gc=False):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
 
 
 class _NodeSpec(_Foreign, frozen=True, gc=False):
-    unschedulable: bool | None = None
-    taints: list[_Entry] | None = None
+    unschedulable: bool = False
+    taints: list[_Taint] = []
+
+
+class _Condition(_Foreign, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+
+
+class _Address(_Foreign, frozen=True, gc=False):
+    address: str = ""
 
 
 class _NodeStatus(_Foreign, frozen=True, gc=False):
     allocatable: dict[str, Any] | None = None
     capacity: dict[str, Any] | None = None
-    conditions: list[_Entry] | None = None
-    addresses: list[_Entry] | None = None
+    conditions: list[_Condition] = []
+    addresses: list[_Address] = []
 
 
 class _Node(_Foreign, frozen=True, gc=False):
     metadata: _FullMeta
-    spec: _NodeSpec | None = None
-    status: _NodeStatus | None = None
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
 
 def _node(node: _Node) -> NodeRecord:
-    meta, spec, status = node.metadata, node.spec or _NodeSpec(), node.status or _NodeStatus()
+    meta, spec, status = node.metadata, node.spec, node.status
     if not is_subdomain(meta.name):
         raise ValueError("no node can be called so")
-    ready = [entry.status for entry in status.conditions or () if entry.type == "Ready"]
-    addresses = [address.address for address in status.addresses or ()]
+    ready = [entry.status for entry in status.conditions if entry.type == "Ready"]
     taints = [
         (
-            Taint(
-                key=taint.key or "", value=taint.value or "", effect=taint.effect or "NoSchedule"
-            ),
+            Taint(key=taint.key, value=taint.value, effect=taint.effect or "NoSchedule"),
             published.parse_time(taint.time_added),
         )
-        for taint in spec.taints or ()
+        for taint in spec.taints
     ]
     return NodeRecord(
         name=meta.name,
-        labels=meta.labels or {},
+        labels=meta.labels,
         taints=tuple(taint for taint, _ in taints),
         evicting=tuple((taint, at) for taint, at in taints if taint.effect == "NoExecute"),
-        unschedulable=spec.unschedulable is True,
+        unschedulable=spec.unschedulable,
         ready=(ready[0] or "Unknown") if ready else None,
         allocatable=_quantities(status.allocatable),
         capacity=_quantities(status.capacity),
-        address=(addresses and addresses[0]) or NOT_AVAILABLE,
+        address=(status.addresses and status.addresses[0].address) or NOT_AVAILABLE,
     )
 
 
@@ -552,15 +558,26 @@ class _Container(_Foreign, frozen=True, gc=False):
     restart_policy: str | None = None
 
 
+class _PodClaim(_Foreign, frozen=True, gc=False):
+    """A claim of a pod, in its spec or its status."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
+class _Gate(_Foreign, frozen=True, gc=False):
+    name: str = ""
+
+
 class _PodSpec(_Foreign, frozen=True, gc=False):
-    node_name: str | None = None
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
+    node_name: str = ""
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
     overhead: msgspec.Raw = _NULL
     resources: msgspec.Raw = _NULL
-    resource_claims: list[_Entry] | None = None
-    scheduling_gates: list[_Entry] | None = None
-    affinity: dict[str, Any] | None = None
+    resource_claims: list[_PodClaim] = []
+    scheduling_gates: list[_Gate] = []
+    affinity: dict[str, Any] = {}
 
     def requests(self) -> _Requests:
         """The resources that the pod requests."""
@@ -578,25 +595,24 @@ class _PodSpec(_Foreign, frozen=True, gc=False):
 
 
 class _PodStatus(_Foreign, frozen=True, gc=False):
-    phase: str | None = None
+    phase: str = ""
     start_time: str | None = None
-    resource_claim_statuses: list[_Entry] | None = None
-    extended_resource_claim_status: _Entry | None = None
+    resource_claim_statuses: list[_PodClaim] = []
+    extended_resource_claim_status: _PodClaim | None = None
 
 
 class _Pod(_Foreign, frozen=True, gc=False):
     metadata: _Meta
-    spec: _PodSpec | None = None
-    status: _PodStatus | None = None
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
 
 
 def _pod(pod: _Pod) -> PodRecord:
-    meta, spec, status = pod.metadata, pod.spec or _PodSpec(), pod.status or _PodStatus()
-    written = meta.annotations or {}
+    meta, spec, status, written = pod.metadata, pod.spec, pod.status, pod.metadata.annotations
     notes = {key: written[key] for key in _ANNOTATIONS if key in written} if written else {}
-    namespace = meta.namespace or ""
+    namespace = meta.namespace
     over = status.phase in OVER
-    node = None if over else spec.node_name
+    node = None if over else spec.node_name or None
     if node is None and not over and FORMAT_ANNOTATION in notes:
         node = _promised(spec)
     if node is None:
@@ -620,7 +636,7 @@ def _pod(pod: _Pod) -> PodRecord:
         cpu=requests.cpu,
         memory=requests.memory,
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
-        extended=None if extended is None else extended.resource_claim_name or "",
+        extended=None if extended is None else extended.resource_claim_name,
         # A pod without a start time has no devices from a kubelet.
         started=published.parse_time(status.start_time),
         asks=requests.limits if bound else {},
@@ -677,12 +693,12 @@ def _requests_in(spec: bytes) -> _Requests:
 
 
 def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
-    statuses = {claim.name: claim for claim in status.resource_claim_statuses or ()}
-    for claim in spec.resource_claims or ():
+    statuses = {claim.name: claim for claim in status.resource_claim_statuses}
+    for claim in spec.resource_claims:
         status_entry = statuses.get(claim.name)
         # A template may create no claim; then the entry in the status has no name.
         if status_entry is None or status_entry.resource_claim_name:
-            yield (status_entry or claim).resource_claim_name or ""
+            yield (status_entry or claim).resource_claim_name
 
 
 def _promised(spec: _PodSpec) -> str | None:
@@ -694,7 +710,7 @@ def _promised(spec: _PodSpec) -> str | None:
     block GPUs that it never gets. Nor has a pod without countable GPUs, since two pods never share
     the devices of a claim.
     """
-    if spec.affinity is None or any(gate.name == GATE for gate in spec.scheduling_gates or ()):
+    if not spec.affinity or any(gate.name == GATE for gate in spec.scheduling_gates):
         return None
     required = mapping_at(mapping_at(spec.affinity, "nodeAffinity"), REQUIRED)
     # An empty term matches no node.
@@ -714,14 +730,14 @@ def _only_node(fields: list[Object]) -> str | None:
 
 
 def _job(mpijob: dict[str, Any]) -> JobRecord:
-    meta = msgspec.convert(mpijob.get("metadata"), _Meta)
-    notes, suspended = meta.annotations or {}, is_suspended(mpijob)
+    meta = fields_of(mpijob.get("metadata"), _Meta)
+    notes, suspended = meta.annotations, is_suspended(mpijob)
     # A job that its queue has suspended holds no GPUs, even if its annotations record some.
     idle = suspended and suspender(mpijob) is not None
     state = notes.get(STATE, "")
     bare = JobRecord(
         name=meta.name,
-        namespace=meta.namespace or "",
+        namespace=meta.namespace,
         suspended=suspended,
         waits=suspended and not idle and state == "waiting",
         timeout=time_limit(mpijob),
@@ -811,12 +827,12 @@ def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
 
 class _ConfigMap(_Foreign, frozen=True, gc=False):
     metadata: _FullMeta
-    data: dict[str, str] | None = None
+    data: dict[str, str] = {}
 
 
 def _config_map(config_map: _ConfigMap) -> ConfigMapRecord:
     meta = config_map.metadata
-    labels, notes = meta.labels or {}, meta.annotations or {}
+    labels, notes = meta.labels, meta.annotations
     believed = (
         meta.namespace in published.TRUSTED_NAMESPACES
         and labels.get(published.SCHEDULE_LABEL) == "topology"
@@ -824,10 +840,10 @@ def _config_map(config_map: _ConfigMap) -> ConfigMapRecord:
     knowledge = published.KNOWLEDGE_ANNOTATION
     return ConfigMapRecord(
         name=meta.name,
-        namespace=meta.namespace or "",
+        namespace=meta.namespace,
         labels=labels,
         annotations={knowledge: notes[knowledge]} if knowledge in notes else {},
-        data=(config_map.data or {}) if believed else {},
+        data=config_map.data if believed else {},
         believed=believed,
     )
 
@@ -858,42 +874,41 @@ class _Attribute(_Foreign, frozen=True, gc=False, rename={"text": "string", "num
 
 
 class _Device(_Foreign, frozen=True, gc=False):
-    name: str | None = None
-    attributes: dict[str, _Attribute] | None = None
-    taints: list[_Entry] | None = None
-    allow_multiple_allocations: bool | None = None
+    name: str = ""
+    attributes: dict[str, _Attribute] = {}
+    taints: list[_Taint] = []
+    allow_multiple_allocations: bool = False
     basic: _Device | None = None
 
 
 class _Pool(_Foreign, frozen=True, gc=False):
-    name: str | None = None
-    generation: int | None = None
-    resource_slice_count: int | None = None
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 1
 
 
 class _SliceSpec(_Foreign, frozen=True, gc=False):
-    driver: str | None = None
-    node_name: str | None = None
-    pool: _Pool | None = None
-    devices: list[_Device] | None = None
+    driver: str = ""
+    node_name: str = ""
+    pool: _Pool = _Pool()
+    devices: list[_Device] = []
 
 
 class _Slice(_Foreign, frozen=True, gc=False):
     metadata: _Meta
-    spec: _SliceSpec | None = None
+    spec: _SliceSpec = _SliceSpec()
 
 
 def _slice(resource_slice: _Slice) -> SliceRecord:
-    spec = resource_slice.spec or _SliceSpec()
-    pool = spec.pool or _Pool()
-    gpus = (_gpu(device, spec.driver or "", pool.name or "") for device in spec.devices or ())
+    spec, pool = resource_slice.spec, resource_slice.spec.pool
+    gpus = (_gpu(device, spec.driver, pool.name) for device in spec.devices)
     return SliceRecord(
         name=resource_slice.metadata.name,
-        driver=spec.driver or "",
-        node=spec.node_name,
-        pool=pool.name or "",
-        generation=pool.generation or 0,
-        slices=1 if pool.resource_slice_count is None else pool.resource_slice_count,
+        driver=spec.driver,
+        node=spec.node_name or None,
+        pool=pool.name,
+        generation=pool.generation,
+        slices=pool.resource_slice_count,
         gpus=tuple(gpu for gpu in gpus if gpu is not None),
     )
 
@@ -903,19 +918,19 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
     # v1beta1 nests the fields of a device one level deeper.
     inside = device.basic or device
     texts, numbers = dict[str, str](), dict[str, int]()
-    for name, value in (inside.attributes or {}).items():
+    for name, value in inside.attributes.items():
         domain, _, bare = name.rpartition("/")
         if domain in {"", driver, _STANDARD}:
             texts |= {bare: value.text} if value.text else {}
             numbers |= {} if value.number is None else {bare: value.number}
     is_gpu = texts.keys() & {"uuid", "parentUUID"} and texts.keys() & {"productName", "type"}
-    if device.name is None or not is_gpu:
+    if not device.name or not is_gpu:
         return None
     return Gpu(
         name=device.name,
         pool=pool,
-        tainted=any(taint.effect in _BARRING for taint in inside.taints or ()),
-        shared=bool(inside.allow_multiple_allocations),
+        tainted=any(taint.effect in _BARRING for taint in inside.taints),
+        shared=inside.allow_multiple_allocations,
         type=texts.get("type"),
         uuid=texts.get("uuid"),
         product=texts.get("productName"),
@@ -929,40 +944,50 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
     )
 
 
+class _Result(_Foreign, frozen=True, gc=False):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool = False
+
+
 class _Devices(_Foreign, frozen=True, gc=False):
-    results: list[_Entry] | None = None
+    results: list[_Result] = []
 
 
 class _Allocation(_Foreign, frozen=True, gc=False):
-    devices: _Devices | None = None
+    devices: _Devices = _Devices()
+
+
+class _ClaimUser(_Foreign, frozen=True, gc=False):
+    resource: str = ""
+    name: str = ""
 
 
 class _ClaimStatus(_Foreign, frozen=True, gc=False):
-    allocation: _Allocation | None = None
-    reserved_for: list[_Entry] | None = None
+    allocation: _Allocation = _Allocation()
+    reserved_for: list[_ClaimUser] = []
 
 
 class _Claim(_Foreign, frozen=True, gc=False):
     metadata: _FullMeta
-    status: _ClaimStatus | None = None
+    status: _ClaimStatus = _ClaimStatus()
 
 
 def _claim(claim: _Claim) -> ClaimRecord:
-    meta, status = claim.metadata, claim.status or _ClaimStatus()
-    owners = meta.owner_references or ()
-    devices = (status.allocation or _Allocation()).devices or _Devices()
-    users = [user.name for user in status.reserved_for or () if user.resource == "pods"]
+    meta, owners = claim.metadata, claim.metadata.owner_references
+    users = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
     users += [owner.name for owner in owners if owner.kind == "Pod"]
     return ClaimRecord(
         name=meta.name,
-        namespace=meta.namespace or "",
-        ours=FORMAT_ANNOTATION in (meta.annotations or {})
+        namespace=meta.namespace,
+        ours=FORMAT_ANNOTATION in meta.annotations
         or any(owner.kind == "MPIJob" for owner in owners),
-        users=tuple(name for name in users if name is not None),
+        users=tuple(filter(None, users)),
         # Admin access (monitoring) allocates no device.
         devices=tuple(
-            (result.driver or "", result.pool or "", result.device or "")
-            for result in devices.results or ()
+            (result.driver, result.pool, result.device)
+            for result in claim.status.allocation.devices.results
             if not result.admin_access
         ),
     )

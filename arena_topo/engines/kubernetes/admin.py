@@ -14,7 +14,7 @@ from arena_topo.engines.kubernetes.binding_probe import allowed
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part, path_of
 from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL
-from arena_topo.engines.kubernetes.shapes import common_fields, oddity
+from arena_topo.engines.kubernetes.shapes import identity_only, object_error
 from arena_topo.engines.kubernetes.sources import NoOperator
 from arena_topo.errors import NotFound
 from arena_topo.manifests import Manifest
@@ -124,7 +124,7 @@ class Administration:
             return []
 
         def keep(obj: Object) -> Object:
-            return obj if oddity(obj) is None else common_fields(obj)
+            return obj if object_error(obj) is None else identity_only(obj)
 
         return self._api.collect(f"/apis/{MPIJOB_GROUP}/{served[0]}/{PLURAL}", keep, judged=True)
 

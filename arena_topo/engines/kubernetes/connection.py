@@ -44,10 +44,11 @@ from arena_topo.engines.kubernetes.shapes import (
     LIST,
     POD,
     PODS,
-    Unreadable,
-    nonsense,
+    BadAnswer,
+    bad_answer,
+    checked,
+    kube_object,
     shape_error,
-    sound,
 )
 from arena_topo.engines.kubernetes.transport import (
     FAULTS,
@@ -128,6 +129,16 @@ def access(options: Options) -> Access:
     return with_plugin_credentials(
         access, access.plugin, patience=limit if limit < MAX_POLL_SECONDS else None
     )
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request; `head` (seconds) is set for a stream, and limits the wait for its head."""
+
+    method: str
+    target: str
+    data: bytes | None
+    content: str
+    head: float | None
 
 
 class Connection:
@@ -211,8 +222,8 @@ class Connection:
 
     def serves(self, group: str, version: str, plural: str) -> bool:
         """Whether this version of a group has a resource of this name."""
-        resources = self.find(f"/apis/{group}/{version}") or {}
-        return any(resource.get("name") == plural for resource in resources.get("resources") or ())
+        served = kube_object(self.find(f"/apis/{group}/{version}") or {})
+        return any(resource.name == plural for resource in served.resources)
 
     def post(
         self, path: str, body: Mapping[str, Any], **query: str
@@ -286,7 +297,7 @@ class Connection:
             obj = parsed(item, *readers) if isinstance(item, msgspec.Raw) else item
             if not is_object(obj):
                 raise self.no_server(f"the list of {path} holds what is no object")
-            right = obj if judged else sound(obj)
+            right = obj if judged else checked(obj)
             return keep(right) if keep else right
 
         def decode(data: bytes) -> Mapping[str, Any] | None:
@@ -513,14 +524,14 @@ class Connection:
             raise self.no_server(f"{method} {path} returned what is no object")
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := shape_error(answer)) is not None:
-            raise nonsense(answer, odd)
+            raise bad_answer(answer, odd)
         text = ", ".join(response.headers.get_all("warning", []))
         warnings = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', text)
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in warnings)
 
-    def no_server(self, why: str) -> Unreadable:
+    def no_server(self, why: str) -> BadAnswer:
         """The error for an answer that no API server would give."""
-        return Unreadable(
+        return BadAnswer(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,
@@ -543,45 +554,61 @@ class Connection:
         `patience` limits all tries together, in seconds, beside the deadline; `head` limits each
         until the head of a `stream` has come. The Date of the answer is stored.
         """
-        target = path + ("?" + urlencode(query) if query else "")
-        data = None if body is None else json.dumps(body).encode()
-        renewed, until = False, self._until(patience)
-        for attempt in itertools.count(1):
-            begun, used = time.monotonic(), self.access
-            end = begun + head if stream else until
-
-            def rest(end: float = end) -> float:
-                return end - time.monotonic()
-
-            typed = () if data is None else (("content-type", content),)
-            try:
-                response = self._pool.request(
-                    method,
-                    target,
-                    (*_HEADERS, ("accept-encoding", "gzip"), *used.sent, *typed),
-                    data,
-                    connect=min(CONNECT_TIMEOUT, max(0.001, until - begun)),
-                    rest=rest,
-                )
-                read = b"" if stream else self._body(response, method, target)
-            except (Unopened, *FAULTS) as error:
-                log(method, target, type(error).__name__, begun)
-                if method != "GET" or not broken(error) or not _pauses(attempt, until):
-                    raise unreachable(
-                        self.access.server, method, error, self._patience()
-                    ) from error
-            else:
-                log(method, target, str(response.status), begun)
-                if response.status == UNKNOWN_CALLER and not renewed and self.renewed(used):
-                    # The token has expired; it is renewed once, never in a loop.
-                    renewed, until = True, self._until(patience)
-                elif not self._overloaded(method, response, attempt, until):
-                    break
-                response.close()
+        request = _Request(
+            method=method,
+            target=path + ("?" + urlencode(query) if query else ""),
+            data=None if body is None else json.dumps(body).encode(),
+            content=content,
+            head=head if stream else None,
+        )
+        used = self.access
+        response, read = self._with_retries(request, self._until(patience))
+        if response.status == UNKNOWN_CALLER and self.renewed(used):
+            # The token has expired; it is renewed once, never in a loop.
+            response.close()
+            response, read = self._with_retries(request, self._until(patience))
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             server_time = parsedate_to_datetime(response.headers.get("date", ""))
             self._clock = server_time.timestamp(), time.monotonic()
         return response, read
+
+    def _with_retries(self, request: _Request, until: float) -> tuple[HttpAnswer, bytes]:
+        """The first answer that is no reason for another try (see the class), and its body."""
+        for attempt in itertools.count(1):
+            try:
+                response, body = self._once(request, until)
+            except (Unopened, *FAULTS) as error:
+                if request.method != "GET" or not broken(error) or not _pauses(attempt, until):
+                    raise unreachable(
+                        self.access.server, request.method, error, self._patience()
+                    ) from error
+                continue
+            if not self._overloaded(request.method, response, attempt, until):
+                return response, body
+            response.close()
+        raise AssertionError("the last try returns or raises")
+
+    def _once(self, request: _Request, until: float) -> tuple[HttpAnswer, bytes]:
+        """The answer to one try, and its body unless the request is for a stream."""
+        begun = time.monotonic()
+        end = until if request.head is None else begun + request.head
+        typed = () if request.data is None else (("content-type", request.content),)
+        try:
+            response = self._pool.request(
+                request.method,
+                request.target,
+                (*_HEADERS, ("accept-encoding", "gzip"), *self.access.sent, *typed),
+                request.data,
+                connect=min(CONNECT_TIMEOUT, max(0.001, until - begun)),
+                rest=lambda: end - time.monotonic(),
+            )
+            streams = request.head is not None
+            body = b"" if streams else self._body(response, request.method, request.target)
+        except (Unopened, *FAULTS) as error:
+            log(request.method, request.target, type(error).__name__, begun)
+            raise
+        log(request.method, request.target, str(response.status), begun)
+        return response, body
 
     def _until(self, patience: float) -> float:
         """The end of all tries of a request (monotonic clock); TimedOut after the deadline."""

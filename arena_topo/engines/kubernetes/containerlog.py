@@ -22,7 +22,7 @@ from arena_topo.engines.kubernetes.failures import odd_body, refusal_error
 from arena_topo.engines.kubernetes.log_position import Lines, ReadPosition
 from arena_topo.engines.kubernetes.podlog import ContainerView
 from arena_topo.engines.kubernetes.response import Response
-from arena_topo.engines.kubernetes.shapes import Unreadable
+from arena_topo.engines.kubernetes.shapes import BadAnswer
 from arena_topo.engines.kubernetes.transport import FAULTS
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import (
@@ -287,7 +287,7 @@ class ContainerLog:
             yield Wait(On.LIST)
             if self.missing:
                 return
-        elif isinstance(error, Unreadable) or not temporary(error):
+        elif isinstance(error, BadAnswer) or not temporary(error):
             never = podlog.no_previous(error)
             self._settle(LogTurn.REFUSED, podlog.never_before(self.source) if never else error)
             return

@@ -13,7 +13,7 @@ from arena_topo.clusters import dump
 from arena_topo.clusters.observed import ClusterReader
 from arena_topo.clusters.records import PodRecord, Record, StatusOf, Unread
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, priority_values, queued
-from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.shapes import object_error
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.requests import job_of
@@ -47,7 +47,7 @@ class DumpedQueue:
 
     def _keep(self, kind: str, manifest: Manifest) -> None:
         # What one tenant writes must not stop others.
-        if oddity(manifest) is None:
+        if object_error(manifest) is None:
             self._whole[kind].append(manifest)
 
     @property

@@ -34,7 +34,12 @@ from arena_topo.engines.kubernetes.mpijob import (
     job_status,
     pod_status,
 )
-from arena_topo.engines.kubernetes.shapes import common_fields, oddity
+from arena_topo.engines.kubernetes.shapes import (
+    ServicePort,
+    identity_only,
+    kube_object,
+    object_error,
+)
 from arena_topo.errors import (
     CONFLICT,
     FORBIDDEN,
@@ -126,9 +131,9 @@ class KubernetesBackend(Jobs):
             if error.status != FORBIDDEN:
                 raise
             answer = {}
-        if name := ((answer.get("status") or {}).get("userInfo") or {}).get("username"):
-            self._owner = str(name)
-            return self._owner
+        if name := kube_object(answer).status.user_info.username:
+            self._owner = name
+            return name
         name = self.api.access.user or "unknown"
         tell(f"the API server does not tell who is asking: {name} is the kubeconfig's name for it")
         return name
@@ -322,10 +327,10 @@ class KubernetesBackend(Jobs):
         path = f"/apis/{MPIJOB_GROUP}/{version}{space}/{PLURAL}"
         listed, revision = self.api.listed(path, None, judged=True, **selected)
         lists = [WatchedList(path, selected, revision)]
-        odds = list(map(oddity, listed))
+        odds = list(map(object_error, listed))
         # One invalid job must not hide the jobs of others.
         mpijobs = [
-            common_fields(mpijob) if odd else mpijob
+            identity_only(mpijob) if odd else mpijob
             for mpijob, odd in zip(listed, odds, strict=True)
         ]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
@@ -370,20 +375,19 @@ class KubernetesBackend(Jobs):
             )
         except AccessDenied:
             return ""
-        for service in services:
-            port: Object = next(iter((service.get("spec") or {}).get("ports") or ()), {})
-            balancer = (service.get("status") or {}).get("loadBalancer") or {}
-            for entry in balancer.get("ingress") or ():
-                if address := entry.get("ip") or entry.get("hostname"):
-                    return f"http://{address}:{port.get('port')}"
-            if not port.get("nodePort"):
+        for service in map(kube_object, services):
+            port = next(iter(service.spec.ports), ServicePort())
+            for entry in service.status.load_balancer.ingress:
+                if address := entry.ip or entry.hostname:
+                    return f"http://{address}:{port.port}"
+            if not port.node_port:
                 continue
             # A node port answers on every node: that of any pod of the job, else its own.
             hosts = _hosts(pods) or _hosts(
                 self.api.collect(f"/api/v1/namespaces/{space}/pods", labelSelector=selector)
             )
             if hosts:
-                return f"http://{hosts[0]}:{port['nodePort']}"
+                return f"http://{hosts[0]}:{port.node_port}"
         return ""
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
@@ -444,4 +448,4 @@ class KubernetesBackend(Jobs):
 
 def _hosts(pods: Iterable[Object]) -> list[str]:
     """The addresses of the nodes of some pods."""
-    return [ip for pod in pods if (ip := (pod.get("status") or {}).get("hostIP"))]
+    return [ip for pod in pods if (ip := kube_object(pod).status.host_ip)]

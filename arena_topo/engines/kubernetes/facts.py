@@ -31,7 +31,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     subject,
 )
 from arena_topo.engines.kubernetes.queued import priority_values
-from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.shapes import kube_object, object_error
 from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
@@ -211,7 +211,7 @@ def _workload(looks: _Looks, meta: Object) -> Object | None:
         group = looks.api.get(f"/apis/{KUEUE_GROUP}")
     except ArenaError:
         return None
-    version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
+    version = kube_object(group).preferred_version.version or "v1beta2"
     path = f"/apis/{KUEUE_GROUP}/{version}/namespaces/{looks.namespace}/workloads"
     workloads = looks.listed(path, labelSelector=f"{JOB_UID}={meta.get('uid')}") or ()
     return max(
@@ -225,7 +225,7 @@ def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
     """All MPIJobs, else those of the job's own namespace."""
 
     def keep(mpijob: dict[str, Any]) -> dict[str, Any] | None:
-        odd = oddity(mpijob)
+        odd = object_error(mpijob)
         if odd is None:
             return mpijob
         why = f"MPIJob {brief(str(mpijob['metadata'].get('name')), 253)} makes no sense: {odd}"
@@ -252,10 +252,10 @@ def _operators(looks: _Looks) -> dict[str, int] | None:
     if deployments is None:
         return None
     return {
-        f"{deployment['metadata'].get('namespace')}/{deployment['metadata']['name']}": int(
-            (deployment.get("status") or {}).get("readyReplicas") or 0
+        f"{deployment.metadata.namespace}/{deployment.metadata.name}": (
+            deployment.status.ready_replicas
         )
-        for deployment in deployments
+        for deployment in map(kube_object, deployments)
     }
 
 
@@ -271,11 +271,10 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
     """
     names: dict[str, None] = {}
     for pod in sorted(pods, key=lambda pod: condition(pod, "Ready") == "True"):
-        spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        if status.get("phase") == "Succeeded":
-            continue
-        bound = spec.get("nodeName")
-        names |= dict.fromkeys([str(bound)] if bound else pinned_nodes(pod))
+        fields = kube_object(pod)
+        if fields.status.phase != "Succeeded":
+            bound = fields.spec.node_name
+            names |= dict.fromkeys([bound] if bound else pinned_nodes(pod))
     return list(names)
 
 
@@ -364,7 +363,7 @@ def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[
     except ArenaError:
         return [], {}
     for config_map in maps:
-        node = str((config_map["metadata"].get("labels") or {}).get(published.NODE_LABEL))
+        node = kube_object(config_map).metadata.labels.get(published.NODE_LABEL, "")
         try:
             held = documents.allocations(config_map)
         except UnreadableTopology:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from arena_topo.engines import REQUESTS
-from arena_topo.engines.kubernetes.shapes import ANY, Unreadable, Unsure
+from arena_topo.engines.kubernetes.shapes import ANY, BadAnswer, MaybeWritten
 from arena_topo.engines.kubernetes.transport import Obstacle, Unopened
 from arena_topo.errors import (
     ABSENT,
@@ -40,14 +40,14 @@ IN_BETWEEN = "look for a proxy or a login page in between: `kubectl version`"
 """The advice for an answer that seems to come from something other than an API server."""
 
 
-class _Late(Unsure, TimedOut):
+class _Late(MaybeWritten, TimedOut):
     pass
 
 
-def unsure(error: BaseException) -> bool:
+def maybe_written(error: BaseException) -> bool:
     """Whether a failed write may have been applied."""
     status = error.status if isinstance(error, ClusterError) else None
-    return isinstance(error, Unsure) or (status is not None and status >= SERVER_ERROR)
+    return isinstance(error, MaybeWritten) or (status is not None and status >= SERVER_ERROR)
 
 
 def cause(error: BaseException) -> str:
@@ -105,7 +105,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
             why=why,
             hint=f"check the route to it (VPN, firewall); {limit}",
         )
-    kind = Unreadable if sent else ClusterError
+    kind = BadAnswer if sent else ClusterError
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.failures import unsure
+from arena_topo.engines.kubernetes.failures import maybe_written
 from arena_topo.engines.kubernetes.mpijob import is_namesakes, is_owned, seconds
-from arena_topo.engines.kubernetes.shapes import stored_job
+from arena_topo.engines.kubernetes.shapes import checked_job
 from arena_topo.errors import (
     CONFLICT,
     AccessDenied,
@@ -145,7 +145,7 @@ class Writer:
                     if isinstance(error, ClusterError) and error.status == CONFLICT:
                         # The name belongs to another job.
                         return True
-                    if not unsure(error):
+                    if not maybe_written(error):
                         return False
                 else:
                     return True
@@ -181,10 +181,10 @@ class Writer:
             made, warnings = self._posted(
                 path, first, lambda job: _made_of(job, first, began), lost=lost, **query
             )
-            return stored_job(made, tried=bool(query)), warnings
+            return checked_job(made, tried=bool(query)), warnings
         except BaseException as error:
             # Ctrl-C and the alarm of --timeout come at any moment.
-            doubtful = bool(lost) or unsure(error) or not isinstance(error, Exception)
+            doubtful = bool(lost) or maybe_written(error) or not isinstance(error, Exception)
             if doubtful and not query and not isinstance(error, AlreadyExists):
                 self._withdraw(path, first, began, error)
             raise
@@ -198,7 +198,7 @@ class Writer:
                 answer = self._api.find(f"{path}/{first['metadata']['name']}")
             if answer is None:
                 return
-            existing = stored_job(answer)
+            existing = checked_job(answer)
         except ArenaError:
             existing = {"metadata": {**first["metadata"], "namespace": path.split("/")[-2]}}
         else:
@@ -304,7 +304,7 @@ class Writer:
                     raise
                 return existing, ()
             except ClusterError as error:
-                if lost or not unsure(error):
+                if lost or not maybe_written(error):
                     raise
                 lost.append(error)
 

@@ -13,7 +13,7 @@ import msgspec
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import Writer, part
 from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, belongs, pod_selectors
-from arena_topo.engines.kubernetes.shapes import stored_job
+from arena_topo.engines.kubernetes.shapes import checked_job
 from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.errors import JobNotFound
 from arena_topo.manifests import Mechanisms
@@ -92,7 +92,7 @@ class Jobs(Writer):
         mpijob = self.api.find(self.job_path(name, namespace))
         if mpijob is None:
             raise JobNotFound(name, namespace)
-        return stored_job(mpijob)
+        return checked_job(mpijob)
 
     def pods_of(
         self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod

@@ -21,15 +21,15 @@ import time
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from arena_topo.clusters import safe_yaml
+from arena_topo.clusters.objects import fields_of, invalid_object_text
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes.shapes import shape_error, typed
 from arena_topo.errors import AccessDenied, TimedOut, UsageError, near
 from arena_topo.escaping import brief
 
@@ -42,100 +42,152 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder of a pod's own token, certificate authority and namespace."""
 
 
-_CLUSTER = {
-    "server": str,
-    "certificate-authority": str,
-    "certificate-authority-data": str,
-    "insecure-skip-tls-verify": bool,
-    "tls-server-name": str,
-    "proxy-url": str,
-    "extensions": [{"name": str}],
-}
-_PLUGIN = {
-    "command": str,
-    "apiVersion": str,
-    "args": [str],
-    "env": [{"name": str, "value": str}],
-    "interactiveMode": str,
-    "installHint": str,
-    "provideClusterInfo": bool,
-}
-"""A command that returns credentials (KEP-541)."""
+class _Extension(msgspec.Struct, frozen=True):
+    name: str = ""
+    extension: Any = None
+
+
+class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    extensions: list[_Extension] = []
+
+    @property
+    def secure(self) -> bool:
+        """Whether https is the scheme of a server without one.
+
+        The rule is client-go's (v0.30, rest/url_utils.go: defaultServerUrlFor).
+        """
+        authority = self.certificate_authority or self.certificate_authority_data
+        return bool(authority) or self.insecure_skip_tls_verify
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str = ""
+    value: str = ""
+
+
+class _Plugin(msgspec.Struct, frozen=True, rename="camel"):
+    """A command that returns credentials (KEP-541)."""
+
+    command: str = ""
+    api_version: str = ""
+    args: list[str] = []
+    env: list[_Variable] = []
+    interactive_mode: str = ""
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+
+
+class _User(msgspec.Struct, frozen=True, rename="kebab"):
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    username: str = ""
+    password: str = ""
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    acts_as: str = msgspec.field(default="", name="as")
+    as_uid: str = ""
+    as_groups: list[str] = []
+    as_user_extra: dict[str, list[str]] = {}
+    auth_provider: dict[str, Any] = {}
+    exec: _Plugin = _Plugin()
+
+    @property
+    def secure(self) -> bool:
+        """As of a cluster."""
+        certificate = self.client_certificate or self.client_certificate_data
+        return bool(certificate or self.client_key or self.client_key_data)
+
+
+class _Context(msgspec.Struct, frozen=True):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(msgspec.Struct, frozen=True):
+    name: str | None = None
+    cluster: _Cluster = _Cluster()
+
+
+class _NamedUser(msgspec.Struct, frozen=True):
+    name: str | None = None
+    user: _User = _User()
+
+
+class _NamedContext(msgspec.Struct, frozen=True):
+    name: str | None = None
+    context: _Context = _Context()
+
+
+class _Config(msgspec.Struct, frozen=True, rename="kebab"):
+    """The parts of a kubeconfig that are read."""
+
+    current_context: str = ""
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
+
+
+class _CredentialStatus(msgspec.Struct, frozen=True, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+
+
+class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
+    """What a credential plugin prints."""
+
+    status: _CredentialStatus = _CredentialStatus()
+    api_version: str = ""
+    kind: str = ""
+
 
 _EXEC_API = "client.authentication.k8s.io"
 _EXEC_VERSIONS = (f"{_EXEC_API}/v1", f"{_EXEC_API}/v1beta1")
 _EXEC_MODES = ("Never", "IfAvailable", "Always")
-_CREDENTIAL = typed(
-    {
-        "apiVersion": str,
-        "kind": str,
-        "status": {"token": str, "clientCertificateData": str, "clientKeyData": str},
-    }
-)
-"""What a credential plugin prints."""
 
 _PRINTED = 4 << 20
 """The limit of bytes that a credential plugin prints on each stream: a token and a certificate have
 some 10 KB."""
 
-_TEXTS = ("as", "as-uid", "token", "tokenFile", "username", "password")
-_FILES = ("client-certificate", "client-key")
-_USER = {
-    **dict.fromkeys((*_TEXTS, *_FILES, *(f"{file_key}-data" for file_key in _FILES)), str),
-    "as-groups": [str],
-    "as-user-extra": dict[str, list[str]],
-    "auth-provider": dict,
-    "exec": _PLUGIN,
-}
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that no header can have."""
 
-_TLS = {
-    "cluster": ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"),
-    "user": tuple(name for file_key in _FILES for name in (file_key, f"{file_key}-data")),
-}
-"""The keys whose presence makes https the scheme of a server without one (client-go, v0.30,
-rest/url_utils.go: defaultServerUrlFor)."""
-
-_CONTEXT = {"cluster": str, "user": str, "namespace": str}
-_CONFIG = typed(
-    {
-        "current-context": str,
-        "clusters": [{"name": str, "cluster": _CLUSTER}],
-        "users": [{"name": str, "user": _USER}],
-        "contexts": [{"name": str, "context": _CONTEXT}],
-    }
-)
-"""The parts of a kubeconfig that are read."""
+_Value = TypeVar("_Value", _Cluster, _User, _Context)
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct, Generic[_Value], frozen=True):
     """A named entry of a kubeconfig, and its file, to which its paths are relative."""
 
     kind: str
     name: str
-    value: Mapping[str, Any]
+    value: _Value
     path: Path
 
     def fault(self, key: str, problem: str) -> UsageError:
         return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
 
-    def of(self, key: str) -> Any:
-        """The value of a key; None if it is absent or empty."""
-        return self.value.get(key) or None
-
-    def file(self, key: str) -> str | None:
-        name = self.of(key)
-        if name is None:
+    def file(self, key: str, name: str) -> str | None:
+        """The path of a file that the value of a key names; None for an empty one."""
+        if not name:
             return None
         path = self.path.parent / _path(name)
         if not os.path.isfile(path):  # noqa: PTH113 - Path raises for a name too long
             raise self.fault(key, f"names {path}, which does not exist")
         return str(path)
 
-    def data(self, key: str) -> bytes | None:
+    def data(self, key: str, text: str) -> bytes | None:
+        """The bytes that the value of a key encodes; None for an empty one."""
         try:
-            return base64.b64decode("".join((self.of(key) or "").split()), validate=True) or None
+            return base64.b64decode("".join(text.split()), validate=True) or None
         except (binascii.Error, ValueError) as error:
             raise self.fault(key, f"is not base64: {error}") from error
 
@@ -169,7 +221,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     server_name: str | None = None
     proxy: str | None = None
-    plugin: _Entry | None = None
+    plugin: _Entry[_User] | None = None
     plugin_config: Any = None
     provider: bool = False
     renewable: bool = False
@@ -255,7 +307,7 @@ def resolve(options: Options) -> Access:
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
     """The names of all `contexts`, `clusters` and `users`; UsageError as in `resolve`."""
     kubeconfig = _Kubeconfig([path for path in _paths(options) if _present(path)])
-    kinds = {
+    kinds: Mapping[str, Mapping[str, object]] = {
         "contexts": kubeconfig.contexts,
         "clusters": kubeconfig.clusters,
         "users": kubeconfig.users,
@@ -306,59 +358,67 @@ class _Kubeconfig:
     def __init__(self, paths: list[Path]) -> None:
         self.where = os.pathsep.join(map(str, paths))
         self.current = ""
-        self.clusters: dict[str, _Entry] = {}
-        self.users: dict[str, _Entry] = {}
-        self.contexts: dict[str, _Entry] = {}
-        kinds = {"cluster": self.clusters, "user": self.users, "context": self.contexts}
+        self.clusters: dict[str, _Entry[_Cluster]] = {}
+        self.users: dict[str, _Entry[_User]] = {}
+        self.contexts: dict[str, _Entry[_Context]] = {}
+        kinds: Mapping[str, dict[str, Any]] = {
+            "cluster": self.clusters,
+            "user": self.users,
+            "context": self.contexts,
+        }
         for path in paths:
-            document = _load(path)
-            self.current = self.current or document.get("current-context") or ""
+            config = _load(path)
+            self.current = self.current or config.current_context
             for kind, entries in kinds.items():
-                for index, entry in enumerate(document.get(f"{kind}s") or ()):
-                    if (name := entry.get("name")) is None:
+                for index, named in enumerate(getattr(config, f"{kind}s")):
+                    if named.name is None:
                         raise UsageError(f"{path}: {kind}s[{index}].name is missing")
-                    entries.setdefault(name, _Entry(kind, name, entry.get(kind) or {}, path))
+                    entry = _Entry(kind, named.name, getattr(named, kind), path)
+                    entries.setdefault(named.name, entry)
 
     def access(self, name: str, options: Options) -> Access:
-        context = _Entry("context", "", {}, Path(self.where))
+        context = _Entry("context", "", _Context(), Path(self.where))
         if name:
             context = self._chosen(name, "context", self.contexts)
-        cluster = self._part(options.cluster, context, "cluster", self.clusters)
-        user = self._part(options.user, context, "user", self.users)
+        names = context.value
+        cluster = self._part(options.cluster, names.cluster, context, "cluster", self.clusters)
+        user = self._part(options.user, names.user, context, "user", self.users)
         if cluster is None:
             raise context.fault("cluster", "is missing")
-        address = cluster.of("server")
-        if address is None:
+        settings = cluster.value
+        address = settings.server
+        if not address:
             raise cluster.fault("server", "is missing")
         if re.fullmatch(r"[^/@?#]+", address):
-            safe = any(
-                entry.of(key) for entry in (cluster, user) if entry for key in _TLS[entry.kind]
-            )
-            address = f"{'https' if safe else 'http'}://{address}"
+            secure = settings.secure or (user is not None and user.value.secure)
+            address = f"{'https' if secure else 'http'}://{address}"
         try:
             server, login = parted(address)
         except ValueError:
             raise cluster.fault("server", "is no http or https address") from None
-        server, ca = server.rstrip("/"), cluster.data("certificate-authority-data")
+        server = server.rstrip("/")
+        ca = cluster.data("certificate-authority-data", settings.certificate_authority_data)
         access = Access(
             server=server,
             login=login,
             files=self.where,
             context=name or None,
             cluster=cluster.name,
-            namespace=context.of("namespace"),
-            server_name=cluster.of("tls-server-name"),
-            verify=not cluster.of("insecure-skip-tls-verify"),
+            namespace=names.namespace or None,
+            server_name=settings.tls_server_name or None,
+            verify=not settings.insecure_skip_tls_verify,
             ca=ca.decode("latin-1") if ca else None,
-            ca_file=None if ca else cluster.file("certificate-authority"),
-            proxy=cluster.of("proxy-url") or proxy_of_environment(server),
+            ca_file=None
+            if ca
+            else cluster.file("certificate-authority", settings.certificate_authority),
+            proxy=settings.proxy_url or proxy_of_environment(server),
             # As in Go's http.Client the address may contain the user and the password.
             headers={"authorization": basic(login)} if login else {},
             plugin_config=next(
                 (
-                    extension.get("extension")
-                    for extension in cluster.of("extensions") or ()
-                    if extension.get("name") == f"{_EXEC_API}/exec"
+                    extension.extension
+                    for extension in settings.extensions
+                    if extension.name == f"{_EXEC_API}/exec"
                 ),
                 None,
             ),
@@ -370,10 +430,14 @@ class _Kubeconfig:
         if user is None:
             return access
         access = _identified(access, user)
-        if not options.impersonate and not user.of("as"):
-            for key in ("as-uid", "as-groups", "as-user-extra"):
-                if user.of(key):
-                    raise user.fault(key, "needs `as` beside it (kubectl's rule)")
+        if not options.impersonate and not user.value.acts_as:
+            more = {
+                "as-uid": user.value.as_uid,
+                "as-groups": user.value.as_groups,
+                "as-user-extra": user.value.as_user_extra,
+            }
+            for key in filter(more.get, more):
+                raise user.fault(key, "needs `as` beside it (kubectl's rule)")
         if access.provider and (options.cluster or options.user):
             raise UsageError(
                 f"user {user.name!r} has an auth-provider, which --cluster and --user cannot have",
@@ -382,17 +446,23 @@ class _Kubeconfig:
         return access
 
     def _part(
-        self, name_given: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
-    ) -> _Entry | None:
+        self,
+        given: str | None,
+        of_context: str,
+        context: _Entry[_Context],
+        kind: str,
+        entries: Mapping[str, _Entry[_Value]],
+    ) -> _Entry[_Value] | None:
         """The given entry, else that of the context; None if neither is named."""
-        name = context.of(kind)
-        if name_given or name is None:
-            return self._chosen(name_given, kind, entries) if name_given else None
-        if name not in entries:
-            raise context.fault(kind, f"names {name!r}, and {_there_are(entries)}")
-        return entries[name]
+        if given:
+            return self._chosen(given, kind, entries)
+        if of_context and of_context not in entries:
+            raise context.fault(kind, f"names {of_context!r}, and {_there_are(entries)}")
+        return entries.get(of_context)
 
-    def _chosen(self, name: str, kind: str, entries: Mapping[str, _Entry]) -> _Entry:
+    def _chosen(
+        self, name: str, kind: str, entries: Mapping[str, _Entry[_Value]]
+    ) -> _Entry[_Value]:
         if name in entries:
             return entries[name]
         raise UsageError(
@@ -403,16 +473,16 @@ class _Kubeconfig:
         )
 
 
-def _load(path: Path) -> Mapping[str, Any]:
+def _load(path: Path) -> _Config:
     try:
         text = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     document = _from_json(text) or _from_yaml(path, text)
-    if odd := shape_error(document, _CONFIG):
-        raise UsageError(f"{path}: not a kubeconfig: {odd}")
-    settings: Mapping[str, Any] = document
-    return settings
+    try:
+        return fields_of(document, _Config)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a kubeconfig: {invalid_object_text(error)}") from error
 
 
 def _from_json(text: bytes) -> Any:
@@ -446,62 +516,64 @@ _UNQUOTED = "!#$&'*+^`|"
 quoted; others are quoted (client-go, v0.30, transport/round_trippers.go: headerKeyEscape)."""
 
 
-def _identified(access: Access, user: _Entry) -> Access:
+def _identified(access: Access, user: _Entry[_User]) -> Access:
     """Add a user's token, password, certificate and impersonation, or the source of credentials."""
-    headers = dict(access.headers)
-    name, uid = user.of("as"), user.of("as-uid")
-    if name:
-        headers["impersonate-user"] = name
-    if uid:
-        headers["impersonate-uid"] = uid
-    extra: Mapping[str, list[str]] = user.of("as-user-extra") or {}
+    headers, settings, plugin = dict(access.headers), user.value, user.value.exec
+    if settings.acts_as:
+        headers["impersonate-user"] = settings.acts_as
+    if settings.as_uid:
+        headers["impersonate-uid"] = settings.as_uid
     access = replace(
         access,
         identity=user.name,
-        user=name or user.name,
+        user=settings.acts_as or user.name,
         headers=headers,
-        groups=tuple(user.of("as-groups") or ()),
+        groups=tuple(settings.as_groups),
         extra=tuple(
             (f"impersonate-extra-{quote(key, safe=_UNQUOTED)}", group)
-            for key, several in extra.items()
+            for key, several in settings.as_user_extra.items()
             for group in several
         ),
     )
-    if asked := user.of("exec"):
-        for key in ("command", "apiVersion"):
-            if not asked.get(key):
+    if plugin != _Plugin():
+        for key, text in {"command": plugin.command, "apiVersion": plugin.api_version}.items():
+            if not text:
                 raise user.fault(f"exec.{key}", "is missing")
-        if asked["apiVersion"] not in _EXEC_VERSIONS:
+        if plugin.api_version not in _EXEC_VERSIONS:
             raise user.fault("exec.apiVersion", f"is not {_EXEC_VERSIONS[0]} or its v1beta1")
-        if asked.get("interactiveMode", "Never") not in _EXEC_MODES:
+        if plugin.interactive_mode not in {"", *_EXEC_MODES}:
             raise user.fault("exec.interactiveMode", f"is not one of {', '.join(_EXEC_MODES)}")
-        return replace(access, plugin=user._replace(value=asked), renewable=True)
-    if user.of("auth-provider"):
+        return replace(access, plugin=user, renewable=True)
+    if settings.auth_provider:
         return replace(access, provider=True, renewable=True)
     if token := _token(user):
         headers["authorization"] = f"Bearer {token}"
-    elif login := user.of("username"):
-        headers["authorization"] = basic(f"{login}:{user.of('password') or ''}")
-        access = replace(access, user=name or login)
-    certificate = user.data("client-certificate-data") or user.file("client-certificate")
-    private = user.data("client-key-data") or user.file("client-key")
+    elif login := settings.username:
+        headers["authorization"] = basic(f"{login}:{settings.password}")
+        access = replace(access, user=settings.acts_as or login)
+    certificate = user.data(
+        "client-certificate-data", settings.client_certificate_data
+    ) or user.file("client-certificate", settings.client_certificate)
+    private = user.data("client-key-data", settings.client_key_data) or user.file(
+        "client-key", settings.client_key
+    )
     if bool(certificate) != bool(private):
         missing = "client-key" if certificate else "client-certificate"
         raise user.fault(missing, "is missing beside its other half")
     pair = (certificate, private) if certificate and private else None
-    return replace(access, certificate=pair, renewable=bool(user.of("tokenFile")))
+    return replace(access, certificate=pair, renewable=bool(settings.token_file))
 
 
-def _token(user: _Entry) -> str:
+def _token(user: _Entry[_User]) -> str:
     """A user's token; a token file takes precedence, since it is rotated in place."""
-    token = user.of("token") or ""
-    if token_file := user.file("tokenFile"):
+    token = user.value.token
+    if token_file := user.file("tokenFile", user.value.token_file):
         try:
             token = Path(token_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             problem = f"names {token_file}, which cannot be read"
             raise user.fault("tokenFile", problem) from error
-    return str(token).strip()
+    return token.strip()
 
 
 def _in_cluster() -> bool:
@@ -551,7 +623,7 @@ def provided(access: Access) -> Access:
 
 
 def with_plugin_credentials(
-    access: Access, plugin: _Entry, *, patience: float | None = None
+    access: Access, user: _Entry[_User], *, patience: float | None = None
 ) -> Access:
     """The same access with the credentials that the user's plugin returns.
 
@@ -559,20 +631,19 @@ def with_plugin_credentials(
     has `patience` seconds. UsageError if it cannot be started, AccessDenied if it returns nothing,
     TimedOut if it takes longer.
     """
-    command: str = plugin.value["command"]
+    plugin = user.value.exec
+    command = plugin.command
     if os.sep in command:
         # Relative to the kubeconfig, as in kubectl.
-        command = str(plugin.path.parent.absolute() / _path(command))
-    variables = {
-        variable.get("name", ""): variable.get("value") or "" for variable in plugin.of("env") or ()
-    }
+        command = str(user.path.parent.absolute() / _path(command))
+    variables = {variable.name: variable.value for variable in plugin.env}
     who = f"the credential plugin of user {access.identity!r}"
     by_hand = f"run it by hand: {command}"
 
     def nothing(why: str) -> AccessDenied:
         return AccessDenied(f"{who} gave no credentials", why=brief(why), hint=by_hand)
 
-    mode = plugin.of("interactiveMode")
+    mode = plugin.interactive_mode
     talks = all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if mode == "Always" and not talks:
         raise nothing("it wants to ask you something, and there is no terminal")
@@ -580,7 +651,7 @@ def with_plugin_credentials(
     environment = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": _info(access, plugin, talks)}
     try:
         code, output, errors, late = _printed(
-            [command, *(plugin.of("args") or ())],
+            [command, *plugin.args],
             environment,
             patience=None if talks else patience,
             talks=talks,
@@ -591,7 +662,7 @@ def with_plugin_credentials(
         raise UsageError(
             f"{who} cannot be started",
             why=f"{command}: {reason}",
-            hint=brief(plugin.of("installHint") or "") or "check that it is in PATH",
+            hint=brief(plugin.install_hint) or "check that it is in PATH",
         ) from error
     text = errors.decode("utf-8", "replace").strip()
     if late:
@@ -605,7 +676,7 @@ def with_plugin_credentials(
     if code:
         raise nothing(text or f"it ended with code {code}")
     try:
-        token, certificate, key = _credential(output, plugin.of("apiVersion"))
+        token, certificate, key = _credential(output, plugin.api_version)
     except ValueError as error:
         raise nothing(text or str(error)) from error
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -620,16 +691,20 @@ def _credential(output: bytes, version: str) -> tuple[str, str, str]:
     """
     try:
         answer = json.loads(output)
-        status = answer["status"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("it printed no ExecCredential") from None
-    if odd := shape_error(answer, _CREDENTIAL):
-        raise ValueError(f"it printed no ExecCredential: {odd}")
-    if answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != version:
+        known = "status" in answer
+    except (ValueError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise ValueError("it printed no ExecCredential")
+    try:
+        credential = fields_of(answer, _ExecCredential)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it printed no ExecCredential: {invalid_object_text(error)}") from error
+    if credential.kind != "ExecCredential" or credential.api_version != version:
         raise ValueError(f"it printed no ExecCredential of {version}")
-    token, certificate, key = (
-        ((status or {}).get(field) or "").strip()
-        for field in ("token", "clientCertificateData", "clientKeyData")
+    status = credential.status
+    token, certificate, key = map(
+        str.strip, (status.token, status.client_certificate_data, status.client_key_data)
     )
     if bool(certificate) != bool(key):
         raise ValueError("its ExecCredential has only one of certificate and key")
@@ -697,9 +772,9 @@ def _printed(
     return process.returncode, output, errors, late
 
 
-def _info(access: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  the document's field
+def _info(access: Access, plugin: _Plugin, talks: bool) -> str:  # noqa: FBT001  the document's field
     spec: dict[str, Any] = {"interactive": talks}
-    if plugin.of("provideClusterInfo"):
+    if plugin.provide_cluster_info:
         authority = access.ca.encode("latin-1") if access.ca else b""
         if access.ca_file:
             authority = Path(access.ca_file).read_bytes()
@@ -712,7 +787,7 @@ def _info(access: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  
             "config": access.plugin_config,
         }
         spec["cluster"] = {key: value for key, value in cluster.items() if value}
-    document = {"apiVersion": plugin.of("apiVersion"), "kind": "ExecCredential", "spec": spec}
+    document = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     return json.dumps(document)
 
 

@@ -19,13 +19,20 @@ import msgspec
 from arena_topo.clusters.queues import is_suspended, queuing
 from arena_topo.clusters.rules import (
     EVICTED,
+    OVER,
     gpu_count,
     job_over,
     launcher_command,
-    pod_over,
     worker_pod_template,
+    worker_replicas,
 )
 from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
+from arena_topo.engines.kubernetes.shapes import (
+    Condition,
+    KubeObject,
+    Terminated,
+    kube_object,
+)
 from arena_topo.errors import InvalidJob, command
 from arena_topo.manifests import GPU_GROUP, PlacementForecast
 from arena_topo.manifests.annotations import (
@@ -226,37 +233,38 @@ def report_of(
 
 def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
     """The status of one job from its MPIJob and its pods."""
-    meta, status = mpijob["metadata"], mpijob.get("status") or {}
-    mine = sorted(pods, key=_rank)
+    job = kube_object(mpijob)
+    counted = sorted(map(_counted, pods), key=_rank)
+    mine = [pod for pod, _ in counted]
     chief = _chief(mine)
-    phase = _phase(mpijob, mine, chief)
-    instances = tuple(instance_of_pod(pod, chief=pod is chief) for pod in mine)
+    phase = _phase(mpijob, job, mine, chief)
+    instances = tuple(_instance(pod, gpus, chief=pod is chief) for pod, gpus in counted)
     spec = worker_pod_template(mpijob).get("spec") or {}
-    annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
-    code = pod_exit_code(chief)
+    meta = job.metadata
+    code = _exit_code(chief)
     if phase is Phase.SUCCEEDED and code is None:
         code = 0
-    finished = seconds(status.get("completionTime"))
+    finished = seconds(job.status.completion_time)
     if phase.over and finished is None:
-        finished = _finish(chief) or _changed(status, phase)
+        finished = _finish(chief) or _changed(job, phase)
     return JobStatus(
-        uid=meta.get("uid", ""),
-        name=meta["name"],
-        namespace=meta.get("namespace", ""),
+        uid=meta.uid,
+        name=meta.name,
+        namespace=meta.namespace,
         phase=phase,
-        created=_created(mpijob),
+        created=_creation(meta.creation_timestamp),
         finished=finished if phase.over else None,
         instances=instances,
         priority=spec.get("priorityClassName") or "N/A",
-        request_gpus=_requested(mpijob, annotations, instances, spec),
+        request_gpus=_requested(mpijob, meta.annotations, instances, spec),
         allocated_gpus=sum(instance.gpus for instance in instances if instance.holds_gpus),
         forecast=_forecast(mpijob, phase),
-        reason=_reason(mpijob, phase, mine, chief, code),
+        reason=_reason(mpijob, job, phase, mine, chief),
         exit_code=code if phase.over else None,
         tensorboard=tensorboard,
-        model_name=labels.get("modelName", ""),
-        model_version=labels.get("modelVersion", ""),
-        model_source=annotations.get("modelSource", ""),
+        model_name=meta.labels.get("modelName", ""),
+        model_version=meta.labels.get("modelVersion", ""),
+        model_source=meta.annotations.get("modelSource", ""),
         command=launcher_command(mpijob),
         last_stop=last_stop(mpijob),
         until=_until(mpijob, phase),
@@ -289,52 +297,65 @@ def _until(mpijob: Object, phase: Phase) -> float | None:
 
 def instance_of_pod(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
-    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    phase = status.get("phase", "Unknown")
-    over, launcher = pod_over(pod), is_launcher(pod)
+    return _instance(*_counted(pod), chief=chief)
+
+
+def _counted(pod: Object) -> tuple[KubeObject, int]:
+    """The fields of a pod, and the GPUs that it holds."""
+    return kube_object(pod), _gpus(pod.get("spec"))
+
+
+def _gpus(spec: Object | None) -> int:
+    """The GPUs that a pod of this spec holds; 0 for invalid quantities."""
     try:
-        gpus = gpu_count(spec)
+        return gpu_count(spec or {})
     except (TypeError, ValueError):
-        gpus = 0
-    lives = [state.get("running") or state.get("terminated") or {} for state in _states(pod)]
-    starts = [at for life in lives if (at := seconds(life.get("startedAt"))) is not None]
+        return 0
+
+
+def _instance(pod: KubeObject, gpus: int, *, chief: bool) -> Instance:
+    meta, status = pod.metadata, pod.status
+    launcher, over = _has_launcher_role(meta.labels), status.phase in OVER
+    lives = (
+        container.state.running or container.state.terminated
+        for container in status.container_statuses
+    )
+    starts = [at for life in lives if life and (at := seconds(life.started_at)) is not None]
     return Instance(
-        name=meta["name"],
-        status=pod_status(pod),
-        created=_created(pod),
+        name=meta.name,
+        status=_status_text(pod),
+        created=_creation(meta.creation_timestamp),
         started=min(starts, default=None),
         finished=_finish(pod) if over else None,
-        pending=phase == "Pending",
+        pending=status.phase == "Pending",
         chief=chief,
-        worker=None if launcher else worker_index(pod),
+        worker=None if launcher else _worker_number(meta.name, meta.labels),
         gpus=gpus,
-        node=spec.get("nodeName"),
-        node_ip=status.get("hostIP"),
-        ip=status.get("podIP") or "",
-        holds_gpus=gpus > 0 and bool(spec.get("nodeName")) and not over,
-        uid=meta.get("uid", ""),
-        devices=_devices(meta),
-        failure=_failed(pod) if phase == "Failed" else None,
+        node=pod.spec.node_name or None,
+        node_ip=status.host_ip or None,
+        ip=status.pod_ip,
+        holds_gpus=gpus > 0 and bool(pod.spec.node_name) and not over,
+        uid=meta.uid,
+        devices=_devices(meta.annotations),
+        failure=_failed(pod) if status.phase == "Failed" else None,
         launcher=launcher,
     )
 
 
-def _failed(pod: Object) -> str:
+def _failed(pod: KubeObject) -> str:
     """How a failed pod ended: `was evicted: ...`, `ended with exit code 7`."""
-    status = pod.get("status") or {}
-    reason, message = status.get("reason"), str(status.get("message") or "").strip()
+    reason, message = pod.status.reason, pod.status.message.strip()
     if reason:
         how = "was evicted" if reason == "Evicted" else f"failed ({reason})"
         return f"{how}: {message}" if message else how
-    code = pod_exit_code(pod)
+    code = _exit_code(pod)
     return "failed" if not code else f"ended with exit code {code}{_named(pod)}"
 
 
-def _named(pod: Object) -> str:
+def _named(pod: KubeObject) -> str:
     """Why a pod's container ended badly, in brackets, unless the reason is just an error."""
-    ended = next((end for end in _ends(pod) if end.get("exitCode")), {})
-    named = ended.get("reason")
-    return f" ({named})" if named not in {None, "", "Error"} else ""
+    reason = next((end.reason for end in _ends(pod) if end.exit_code), "")
+    return f" ({reason})" if reason not in {"", "Error"} else ""
 
 
 def _forecast(mpijob: Object, phase: Phase) -> PlacementForecast | None:
@@ -352,9 +373,9 @@ def _forecast(mpijob: Object, phase: Phase) -> PlacementForecast | None:
     return msgspec.structs.replace(forecast, cause=None) if handed_over else forecast
 
 
-def _devices(meta: Object) -> tuple[int, ...] | None:
+def _devices(annotations: Mapping[str, str]) -> tuple[int, ...] | None:
     """The GPUs in a pod's annotation; None unless it has the form that arena-topo writes."""
-    text = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
+    text = annotations.get(GPU_GROUP, "")
     if re.fullmatch(r"\d{1,3}(,\d{1,3})*", text) is None:
         return None
     return tuple(int(index) for index in text.split(","))
@@ -362,29 +383,28 @@ def _devices(meta: Object) -> tuple[int, ...] | None:
 
 def is_launcher(pod: Object) -> bool:
     """Whether the operator marked the pod as the job's launcher, by the labels of any version."""
-    labels = pod["metadata"].get("labels") or {}
+    return _has_launcher_role(pod["metadata"].get("labels") or {})
+
+
+def _has_launcher_role(labels: Mapping[str, str]) -> bool:
     return not _LAUNCHER_ROLES.isdisjoint(map(labels.get, ROLE_LABELS))
 
 
 def worker_index(pod: Object) -> int | None:
     """The worker's number: that in its name, which no operator shifts, else that in its label."""
-    match = re.search(r"-worker-([0-9]{1,10})$", pod["metadata"]["name"])
-    return parse_count(
-        match[1] if match else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL)
-    )
+    return _worker_number(pod["metadata"]["name"], pod["metadata"].get("labels") or {})
+
+
+def _worker_number(name: str, labels: Mapping[str, str]) -> int | None:
+    match = re.search(r"-worker-([0-9]{1,10})$", name)
+    return parse_count(match[1] if match else labels.get(INDEX_LABEL))
 
 
 def pinned_nodes(pod: Object) -> tuple[str, ...]:
     """The nodes that a pod's affinity names as the only ones; empty if it names none."""
-    affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    names = [
-        str(value)
-        for term in required.get("nodeSelectorTerms") or ()
-        for field in term.get("matchFields") or ()
-        if field.get("key") == "metadata.name"
-        for value in field.get("values") or ()
-    ]
+    required = kube_object(pod).spec.affinity.node_affinity.required
+    fields = (field for term in required.node_selector_terms for field in term.match_fields)
+    names = (name for field in fields if field.key == "metadata.name" for name in field.values)
     return tuple(dict.fromkeys(names))
 
 
@@ -393,19 +413,19 @@ def job_of_pod(name: str) -> str:
     return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
 
 
-def _rank(pod: Object) -> tuple[bool, object]:
-    return not is_launcher(pod), natural(pod["metadata"]["name"])
+def _rank(counted: tuple[KubeObject, int]) -> tuple[bool, object]:
+    meta = counted[0].metadata
+    return not _has_launcher_role(meta.labels), natural(meta.name)
 
 
-def _chief(pods: Iterable[Object]) -> Object | None:
+def _chief(pods: Iterable[KubeObject]) -> KubeObject | None:
     """The newest launcher that has left Pending, else the newest one (arena's rule)."""
-    launchers = [pod for pod in pods if is_launcher(pod)]
     return max(
-        launchers,
+        (pod for pod in pods if _has_launcher_role(pod.metadata.labels)),
         key=lambda pod: (
-            (pod.get("status") or {}).get("phase") != "Pending",
-            _created(pod),
-            pod["metadata"]["name"],
+            pod.status.phase != "Pending",
+            _creation(pod.metadata.creation_timestamp),
+            pod.metadata.name,
         ),
         default=None,
     )
@@ -423,17 +443,23 @@ def condition_of(thing: Object, kind: str) -> Object | None:
     return next((entry for entry in conditions if entry.get("type") == kind), None)
 
 
-def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
+def _condition(obj: KubeObject, kind: str) -> Condition:
+    """A condition of an object; an empty one without a condition of this type."""
+    conditions = (entry for entry in obj.status.conditions if entry.type == kind)
+    return next(conditions, Condition())
+
+
+def _phase(
+    mpijob: Object, job: KubeObject, pods: list[KubeObject], chief: KubeObject | None
+) -> Phase:
     if job_over(mpijob):
-        launcher_status = (mpijob.get("status") or {}).get("launcherStatus")
-        well = launcher_status == "Succeeded" or condition(mpijob, "Succeeded") == "True"
-        return Phase.SUCCEEDED if well else Phase.FAILED
+        ends = job.status.launcher_status, _condition(job, "Succeeded").status
+        return Phase.SUCCEEDED if ends[0] == "Succeeded" or ends[1] == "True" else Phase.FAILED
     if queuing(mpijob, pods=bool(pods)) is not None:
         return Phase.QUEUING
     if is_suspended(mpijob):
         return _suspension(mpijob)
-    phases = [(pod.get("status") or {}).get("phase") for pod in pods]
-    if chief is None or "Pending" in phases:
+    if chief is None or any(pod.status.phase == "Pending" for pod in pods):
         return Phase.PENDING
     return Phase.RUNNING
 
@@ -446,33 +472,34 @@ def _suspension(mpijob: Object) -> Phase:
 
 
 def _requested(
-    mpijob: Object, annotations: Object, instances: tuple[Instance, ...], spec: Object
+    mpijob: Object,
+    annotations: Mapping[str, str],
+    instances: tuple[Instance, ...],
+    spec: Object,
 ) -> int:
     if 0 < (asked := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
         return asked
     if seen := sum(instance.gpus for instance in instances):
         return seen
-    described = mpijob.get("spec") or {}
-    worker = (described.get("mpiReplicaSpecs") or {}).get("Worker") or described
-    replicas = worker.get("replicas")
-    try:
-        return int(replicas or 0) * gpu_count(spec)
-    except (TypeError, ValueError):
-        return 0
+    replicas = worker_replicas(mpijob)
+    return replicas * _gpus(spec) if isinstance(replicas, int) else 0
 
 
 def _reason(
-    mpijob: Object, phase: Phase, pods: list[Object], chief: Object | None, code: int | None
+    mpijob: Object,
+    job: KubeObject,
+    phase: Phase,
+    pods: list[KubeObject],
+    chief: KubeObject | None,
 ) -> str | None:
     """Why the job waits or failed, in a sentence; None in other phases."""
     match phase:
         case Phase.FAILED:
-            return _failure(mpijob, chief, code)
+            return _failure(job, chief)
         case Phase.QUEUING:
             return "a queue decides when it starts"
         case Phase.SUSPENDED:
-            meta = mpijob["metadata"]
-            again = command("resume", meta["name"], namespace=meta["namespace"])
+            again = command("resume", job.metadata.name, namespace=job.metadata.namespace)
             return f"`{again}` starts it"
         case Phase.PENDING:
             return _wait(mpijob, pods, chief)
@@ -480,7 +507,7 @@ def _reason(
             return None
 
 
-def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
+def _wait(mpijob: Object, pods: list[KubeObject], chief: KubeObject | None) -> str | None:
     if is_suspended(mpijob):
         forecast = recorded_placement(dict(mpijob))
         return (forecast.reason if forecast else None) or unknown_record(mpijob)
@@ -491,142 +518,124 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
         return NO_PODS
     if chief is None:
         return "the launcher has not been created yet"
-    starting = sum((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+    starting = sum(pod.status.phase == "Pending" for pod in pods)
     return portion(starting, len(pods), "pod", noun="is starting", many="are starting")
 
 
-def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
+def _failure(job: KubeObject, chief: KubeObject | None) -> str:
     """Why a job failed: the end of its launcher, else the words of the operator."""
-    gone = (chief or {}).get("status") or {}
-    if chief is not None and gone.get("phase") == "Failed" and gone.get("reason"):
-        how = f"the launcher {_failed(chief)}"
+    pod, code = chief or KubeObject(), _exit_code(chief)
+    if pod.status.phase == "Failed" and pod.status.reason:
+        how = f"the launcher {_failed(pod)}"
         return f"{how.rstrip('.')} (exit code {code})" if code else how
     if chief is not None and code:
         return f"the launcher ended with exit code {code}{_named(chief)}"
-    failed = condition_of(mpijob, "Failed") or {}
-    if failed.get("status") == "True":
-        words = (failed.get("message"), failed.get("reason"))
-        return next((str(word) for word in words if word), "the operator says that it failed")
-    return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
+    failed = _condition(job, "Failed")
+    words = failed if failed.status == "True" else pod.status
+    return words.message or words.reason or "the operator says that it failed"
 
 
-def _waits(pod: Object) -> str | None:
+def _waits(pod: KubeObject) -> str | None:
     """Why a pod does not start, or was removed, if it has a reason."""
-    status = pod.get("status") or {}
-    name = pod["metadata"]["name"]
-    if status.get("phase") == "Failed" and status.get("reason"):
-        text = str(status.get("message") or "").strip()
-        return f"{name}: {status['reason']}" + (f": {text}" if text else "")
-    if status.get("phase") != "Pending":
+    status, name = pod.status, pod.metadata.name
+    if status.phase == "Failed" and status.reason:
+        text = status.message.strip()
+        return f"{name}: {status.reason}" + (f": {text}" if text else "")
+    if status.phase != "Pending":
         return None
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind) or ():
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in _STUCK:
-                message = waiting.get("message")
-                return f"{name}: {waiting['reason']}" + (f": {message}" if message else "")
-    scheduled = condition_of(pod, "PodScheduled") or {}
-    if scheduled.get("status") != "False":
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        waiting = container.state.waiting
+        if waiting.reason in _STUCK:
+            return f"{name}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.status != "False":
         return None
-    if scheduled.get("reason") == "SchedulingGated":
+    if scheduled.reason == "SchedulingGated":
         return f"{name} waits at its gate to be given a node"
-    return f"{name}: {scheduled.get('message') or scheduled.get('reason')}"
+    return f"{name}: {scheduled.message or scheduled.reason}"
 
 
 def pod_status(pod: Object) -> str:
     """The text of kubectl's STATUS column."""
-    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    phase = status.get("phase", "Unknown")
-    text = status.get("reason") or phase
-    if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":
+    return _status_text(kube_object(pod))
+
+
+def _status_text(pod: KubeObject) -> str:
+    status = pod.status
+    text = status.reason or status.phase or "Unknown"
+    if _condition(pod, "PodScheduled").reason == "SchedulingGated":
         text = "SchedulingGated"
-    initializing = _init_status(spec, status)
-    if initializing is None or condition(pod, "Initialized") == "True":
-        text = _main_status(pod, status, text)
+    initializing = _init_status(pod)
+    if initializing is None or _condition(pod, "Initialized").status == "True":
+        text = _main_status(pod, text)
     else:
         text = initializing
-    if meta.get("deletionTimestamp"):
-        if status.get("reason") == "NodeLost":
+    if pod.metadata.deletion_timestamp:
+        if status.reason == "NodeLost":
             return "Unknown"
-        if not pod_over(pod):
+        if status.phase not in OVER:
             return "Terminating"
     return text
 
 
-def _init_status(spec: Object, status: Object) -> str | None:
+def _init_status(pod: KubeObject) -> str | None:
     """The status while init containers run; None after that."""
-    declared = spec.get("initContainers") or []
-    sidecars = {
-        container.get("name")
-        for container in declared
-        if container.get("restartPolicy") == "Always"
-    }
-    for index, container in enumerate(status.get("initContainerStatuses") or ()):
-        state = container.get("state") or {}
-        ended, waiting = state.get("terminated"), state.get("waiting") or {}
-        if ended and ended.get("exitCode") == 0:
+    declared = pod.spec.init_containers
+    sidecars = {container.name for container in declared if container.restart_policy == "Always"}
+    for index, container in enumerate(pod.status.init_container_statuses):
+        ended, waiting = container.state.terminated, container.state.waiting
+        if ended and ended.exit_code == 0:
             continue
-        if container.get("name") in sidecars and container.get("started"):
+        if container.name in sidecars and container.started:
             continue
         if ended:
-            return "Init:" + (ended.get("reason") or _end(ended))
-        if waiting.get("reason") not in {None, "", "PodInitializing"}:
-            return f"Init:{waiting['reason']}"
+            return "Init:" + (ended.reason or _end(ended))
+        if waiting.reason not in {"", "PodInitializing"}:
+            return f"Init:{waiting.reason}"
         return f"Init:{index}/{len(declared)}"
     return None
 
 
-def _main_status(pod: Object, status: Object, text: str) -> str:
+def _main_status(pod: KubeObject, text: str) -> str:
     running = False
-    for container in reversed(status.get("containerStatuses") or []):
-        state = container.get("state") or {}
-        ended, waiting = state.get("terminated"), state.get("waiting") or {}
-        if waiting.get("reason"):
-            text = waiting["reason"]
-        elif ended:
-            text = ended.get("reason") or _end(ended)
-        elif container.get("ready") and state.get("running") is not None:
+    for container in reversed(pod.status.container_statuses):
+        state = container.state
+        if state.waiting.reason:
+            text = state.waiting.reason
+        elif state.terminated:
+            text = state.terminated.reason or _end(state.terminated)
+        elif container.ready and state.running is not None:
             running = True
     if text == "Completed" and running:
-        return "Running" if condition(pod, "Ready") == "True" else "NotReady"
+        return "Running" if _condition(pod, "Ready").status == "True" else "NotReady"
     return text
 
 
-def _end(terminated: Object) -> str:
-    if terminated.get("signal"):
-        return f"Signal:{terminated['signal']}"
-    return f"ExitCode:{terminated.get('exitCode', 0)}"
+def _end(terminated: Terminated) -> str:
+    if terminated.signal:
+        return f"Signal:{terminated.signal}"
+    return f"ExitCode:{terminated.exit_code or 0}"
 
 
-def pod_exit_code(pod: Object | None) -> int | None:
+def _exit_code(pod: KubeObject | None) -> int | None:
     """The exit code of a pod's main container: the first one's, or the first that is not 0."""
-    if pod is None:
-        return None
-    codes = [end["exitCode"] for end in _ends(pod) if isinstance(end.get("exitCode"), int)]
+    codes = [end.exit_code for end in _ends(pod) if end.exit_code is not None] if pod else []
     return next((code for code in codes if code), codes[0] if codes else None)
 
 
-def _ends(pod: Object) -> list[Object]:
-    """The terminated states of a pod's main containers."""
-    return [ended for state in _states(pod) if (ended := state.get("terminated"))]
+def _ends(pod: KubeObject) -> list[Terminated]:
+    """The ends of a pod's main containers."""
+    states = (container.state for container in pod.status.container_statuses)
+    return [state.terminated for state in states if state.terminated]
 
 
-def _states(pod: Object) -> list[Object]:
-    """The states of the main containers of a pod."""
-    listed = (pod.get("status") or {}).get("containerStatuses") or ()
-    return [listed_job.get("state") or {} for listed_job in listed]
+def _finish(pod: KubeObject | None) -> float | None:
+    ends = [seconds(end.finished_at) for end in _ends(pod)] if pod else []
+    return max((at for at in ends if at is not None), default=None)
 
 
-def _finish(pod: Object | None) -> float | None:
-    if pod is None:
-        return None
-    ends = [at for end in _ends(pod) if (at := seconds(end.get("finishedAt"))) is not None]
-    return max(ends, default=None)
-
-
-def _changed(status: Object, phase: Phase) -> float | None:
-    condition = condition_of({"status": status}, phase.value.capitalize()) or {}
-    return seconds(condition.get("lastTransitionTime"))
+def _changed(job: KubeObject, phase: Phase) -> float | None:
+    return seconds(_condition(job, phase.value.capitalize()).last_transition_time)
 
 
 def started(mpijob: Object) -> float | None:
@@ -634,10 +643,11 @@ def started(mpijob: Object) -> float | None:
 
     Unix seconds; None if the operator has written neither.
     """
-    resumed = condition_of(mpijob, "Suspended") or {}
-    if resumed.get("status") == "False":
-        return seconds(resumed.get("lastTransitionTime"))
-    return seconds((mpijob.get("status") or {}).get("startTime"))
+    job = kube_object(mpijob)
+    resumed = _condition(job, "Suspended")
+    return seconds(
+        resumed.last_transition_time if resumed.status == "False" else job.status.start_time
+    )
 
 
 def failed_at(mpijob: Object) -> float | None:
@@ -647,11 +657,10 @@ def failed_at(mpijob: Object) -> float | None:
     slash (pkg/controller/mpi_job_controller.go: updateMPIJobFailedStatus), and a worker's eviction
     may be its last word (updateMPIJobStatus).
     """
-    failure = condition_of(mpijob, "Failed") or {}
-    reason = str(failure.get("reason") or "").partition("/")[0]
-    if failure.get("status") != "True" or reason not in {"BackoffLimitExceeded", EVICTED}:
-        return None
-    return seconds((mpijob.get("status") or {}).get("completionTime"))
+    job = kube_object(mpijob)
+    failure = _condition(job, "Failed")
+    final = failure.reason.partition("/")[0] in {"BackoffLimitExceeded", EVICTED}
+    return seconds(job.status.completion_time) if failure.status == "True" and final else None
 
 
 def counts_failure(launcher: Object) -> bool:
@@ -667,27 +676,26 @@ def counts_failure(launcher: Object) -> bool:
 
 def reports_running(mpijob: Object) -> bool:
     """Whether the operator reports that a job runs; each version has its own words for that."""
-    status = mpijob.get("status") or {}
-    active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
-    reported = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
-    return reported or bool(active)
+    job = kube_object(mpijob)
+    reported = _condition(job, "Running").status == "True" or job.status.launcher_status == "Active"
+    return reported or job.status.replica_statuses.worker.active > 0
 
 
 def overran(mpijob: Object) -> bool:
     """Whether the job was ended because it exceeded its time limit."""
-    failed = condition_of(mpijob, "Failed") or {}
-    sentence = f"{failed.get('reason')} {failed.get('message')}"
-    return failed.get("status") == "True" and (
+    failed = _condition(kube_object(mpijob), "Failed")
+    sentence = f"{failed.reason} {failed.message}"
+    return failed.status == "True" and (
         DEADLINE in sentence or "longer than specified deadline" in sentence
     )
 
 
 def ignored(mpijob: Object) -> bool:
     """Whether no operator has written a status on the job since it was created or resumed."""
-    status = mpijob.get("status") or {}
-    if condition(mpijob, "Suspended") == "True":
+    job = kube_object(mpijob)
+    if _condition(job, "Suspended").status == "True":
         return True
-    return not status.get("conditions") and not status.get("launcherStatus")
+    return not job.status.conditions and not job.status.launcher_status
 
 
 def touched(mpijob: Object) -> float:
@@ -703,7 +711,11 @@ def touched(mpijob: Object) -> float:
 
 
 def _created(thing: Object) -> float:
-    return seconds(thing["metadata"].get("creationTimestamp")) or 0.0
+    return _creation(thing["metadata"].get("creationTimestamp"))
+
+
+def _creation(timestamp: object) -> float:
+    return seconds(timestamp) or 0.0
 
 
 seconds = published.parse_time

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from arena_topo.clusters.objects import items, mapping_at
-from arena_topo.clusters.rules import pod_over
+from arena_topo.clusters.rules import OVER
 from arena_topo.engines import JobStatus, raw_terminal
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
@@ -33,6 +33,7 @@ from arena_topo.engines.kubernetes.failures import refusal_error
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.kubernetes.podlog import default_container
+from arena_topo.engines.kubernetes.shapes import kube_object
 from arena_topo.engines.kubernetes.transport import Rest, pending, set_socket_timeout
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
 from arena_topo.numbers import parse_count
@@ -168,17 +169,15 @@ def attach_container(
 
 def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[str], None]) -> str:
     """The container to run in: the given one or the main one; NotPossible unless it runs."""
-    spec, status, name = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]["name"]
-    if pod_over(pod):
+    fields = kube_object(pod)
+    spec, status, name = fields.spec, fields.status, fields.metadata.name
+    if status.phase in OVER:
         raise NotPossible(
-            f"cannot attach to {name}: it has ended ({status['phase']})",
+            f"cannot attach to {name}: it has ended ({status.phase})",
             hint=f"arena-topo logs {job.name} -i {name} -n {job.namespace}",
         )
-    main, *others = (
-        [str(container.get("name")) for container in spec.get(kind) or ()]
-        for kind in ("containers", "initContainers", "ephemeralContainers")
-    )
-    known = [*main, *(container for each in others for container in each)]
+    containers = (*spec.containers, *spec.init_containers, *spec.ephemeral_containers)
+    known = [container.name for container in containers]
     if wanted is not None and wanted not in known:
         raise NotFound(
             f"container {wanted} is not valid for instance {name}",
@@ -187,20 +186,19 @@ def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[
     chosen = wanted or default_container(pod)
     if chosen is None:
         raise NotPossible(f"instance {name} has no containers")
-    states = [
-        container_status.get("state") or {}
-        for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-        for container_status in status.get(kind) or ()
-        if container_status.get("name") == chosen
-    ]
-    pending = not states and status.get("phase") == "Pending"
-    if pending or any("running" not in state for state in states):
+    reported = (
+        *status.container_statuses,
+        *status.init_container_statuses,
+        *status.ephemeral_container_statuses,
+    )
+    running = [entry.state.running is not None for entry in reported if entry.name == chosen]
+    if not all(running) or (not running and status.phase == "Pending"):
         raise NotPossible(
             f"container {chosen} of instance {name} is not running",
             why=f"the status of the pod is {pod_status(pod)}",
             hint=f"arena-topo why {job.name} -n {job.namespace}",
         )
-    if wanted is None and len(main) > 1:
+    if wanted is None and len(spec.containers) > 1:
         tell(f"Defaulting container name to {chosen}.")
     return chosen
 

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters.rules import pod_over
+from arena_topo.clusters.rules import OVER
 from arena_topo.engines.kubernetes.mpijob import seconds
+from arena_topo.engines.kubernetes.shapes import ContainerStatus, kube_object
 from arena_topo.engines.lines import LogOptions, Source
 from arena_topo.errors import BAD_REQUEST, ArenaError, ClusterError, NotFound
 
@@ -36,49 +37,45 @@ class ContainerView:
 
 def slim(pod: Object) -> Object:
     """The fields of a pod that its log and the address of a TensorBoard need."""
-    meta, spec = pod["metadata"], pod.get("spec") or {}
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
-        "metadata": {key: meta.get(key) for key in ("name", "uid", "labels", "annotations")},
+        "metadata": _only(meta, "name", "uid", "labels", "annotations"),
         "spec": {
-            "containers": [
-                {"name": container.get("name")} for container in spec.get("containers") or ()
-            ],
-            "restartPolicy": spec.get("restartPolicy"),
+            "containers": [_only(container, "name") for container in spec.get("containers") or ()],
+            **_only(spec, "restartPolicy"),
         },
-        "status": {
-            key: (pod.get("status") or {}).get(key)
-            for key in ("phase", "hostIP", "containerStatuses", "initContainerStatuses")
-        },
+        "status": _only(status, "phase", "hostIP", "containerStatuses", "initContainerStatuses"),
     }
+
+
+def _only(part: Object, *keys: str) -> Object:
+    return {key: part[key] for key in keys if key in part}
 
 
 def sight(pod: Object, container: str) -> ContainerView:
     """The state of a container, by the rules of the kubelet that chooses the run to serve."""
-    status = pod.get("status") or {}
-    inits, mains = status.get("initContainerStatuses") or (), status.get("containerStatuses") or ()
-    container_status: Object = next(
-        (candidate for candidate in (*inits, *mains) if candidate.get("name") == container), {}
+    fields = kube_object(pod)
+    inits, mains = fields.status.init_container_statuses, fields.status.container_statuses
+    named = (status for status in (*inits, *mains) if status.name == container)
+    status = next(named, ContainerStatus())
+    before, ended, running = (
+        status.last_state.terminated,
+        status.state.terminated,
+        status.state.running,
     )
-    state, before = (
-        container_status.get("state") or {},
-        (container_status.get("lastState") or {}).get("terminated"),
-    )
-    ended = state.get("terminated")
-    policy = (pod.get("spec") or {}).get("restartPolicy") or "Always"
+    policy = fields.spec.restart_policy or "Always"
     stays = ended is not None and (
-        policy == "Never"
-        or (ended.get("exitCode") == 0 and (policy == "OnFailure" or container_status in inits))
+        policy == "Never" or (ended.exit_code == 0 and (policy == "OnFailure" or status in inits))
     )
-    running = state.get("running")
     # Between two runs the last run can be read.
-    state_now = running or ended or before or {}
+    run = running or ended or before
     return ContainerView(
-        run=int(container_status.get("restartCount") or 0),
-        readable=running is not None or ended is not None or before is not None,
+        run=status.restart_count,
+        readable=run is not None,
         over=running is None,
-        final=pod_over(pod) or stays,
-        begun=seconds(state_now.get("startedAt")) or 0.0,
-        begun_before=seconds((before or {}).get("startedAt")) or 0.0,
+        final=fields.status.phase in OVER or stays,
+        begun=(seconds(run.started_at) if run else None) or 0.0,
+        begun_before=(seconds(before.started_at) if before else None) or 0.0,
     )
 
 
@@ -94,25 +91,22 @@ def since_parameters(options: LogOptions) -> dict[str, str]:
 
 def main_container(pod: Object) -> str | None:
     """The container whose log is wanted: a running or failed init container, else the main one."""
-    status = pod.get("status") or {}
-    for container in status.get("initContainerStatuses") or ():
-        state = container.get("state") or {}
-        if "running" in state and not container.get("started"):
-            return str(container["name"])
-        if (state.get("terminated") or {}).get("exitCode"):
-            return str(container["name"])
+    for status in kube_object(pod).status.init_container_statuses:
+        state = status.state
+        if state.running is not None and not status.started:
+            return status.name
+        if state.terminated is not None and state.terminated.exit_code:
+            return status.name
     return default_container(pod)
 
 
 def default_container(pod: Object) -> str | None:
     """The main container: the annotated one, else arena's, else the first; None without any."""
-    names = [
-        str(container.get("name")) for container in (pod.get("spec") or {}).get("containers") or ()
-    ]
-    annotations = pod["metadata"].get("annotations") or {}
-    chosen = annotations.get("kubectl.kubernetes.io/default-container")
+    fields = kube_object(pod)
+    names = [container.name for container in fields.spec.containers]
+    chosen = fields.metadata.annotations.get("kubectl.kubernetes.io/default-container")
     if chosen in names:
-        return str(chosen)
+        return chosen
     return MAIN_CONTAINER if MAIN_CONTAINER in names else next(iter(names), None)
 
 

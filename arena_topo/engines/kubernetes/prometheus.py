@@ -29,6 +29,7 @@ from arena_topo.engines.kubernetes.kubeconfig import (
     parted,
     proxy_of_environment,
 )
+from arena_topo.engines.kubernetes.shapes import kube_object
 from arena_topo.engines.metrics import MIB, GpuSample
 from arena_topo.errors import REDIRECT, AccessDenied, ArenaError, ClusterError
 from arena_topo.escaping import brief
@@ -199,12 +200,11 @@ def _at(address: str) -> Access:
 
 def _port(service: Mapping[str, Any], usual: int) -> int:
     """The port of a service for queries: the usual one, else one for the web, else any."""
-    listed = (service.get("spec") or {}).get("ports") or ()
-    ports = [listed_job for listed_job in listed if isinstance(listed_job.get("port"), int)]
-    if not ports or any(port["port"] == usual for port in ports):
+    ports = [port for port in kube_object(service).spec.ports if port.port]
+    if not ports or any(port.port == usual for port in ports):
         return usual
-    web = [port for port in ports if port.get("name") in ("web", "http", "http-web")]
-    return int((web or ports)[0]["port"])
+    web = [port for port in ports if port.name in {"web", "http", "http-web"}]
+    return (web or ports)[0].port
 
 
 # ---------------------------------------------------------------- series

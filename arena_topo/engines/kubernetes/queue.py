@@ -23,7 +23,7 @@ from arena_topo.clusters.records import NodeRecord, Record, Unread, record
 from arena_topo.clusters.rules import job_over
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.binding_probe import allowed
-from arena_topo.engines.kubernetes.failures import unsure
+from arena_topo.engines.kubernetes.failures import maybe_written
 from arena_topo.engines.kubernetes.job_writer import (
     Writer,
     deletion,
@@ -50,7 +50,7 @@ from arena_topo.engines.kubernetes.queued import (
     queued,
     written,
 )
-from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
+from arena_topo.engines.kubernetes.shapes import bad_answer, checked_job, object_error
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, ObjectList, joined
 from arena_topo.engines.kubernetes.watch_cache import ClusterCache
 from arena_topo.engines.write_conflict import unless_overtaken
@@ -428,7 +428,7 @@ class Queue(Writer):
             return ("suspend", "schedulingGates")
         seen = self.create(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
-            raise nonsense(seen, "its workers are not as they were sent")
+            raise bad_answer(seen, "its workers are not as they were sent")
         return (*(() if is_suspended(seen) else ("suspend",)), *pins.dropped(mpijob, seen))
 
     def claims(self, stored: Manifest) -> list[Manifest]:
@@ -455,15 +455,15 @@ class Queue(Writer):
         doubts = 0
         for attempt in itertools.count():
             try:
-                return stored_job(self._api.patch(path, patch))
+                return checked_job(self._api.patch(path, patch))
             except NotFound:
                 return None
             except ClusterError as error:
                 # Policies and validation answer 422 as well; a retry would not help against them.
                 if error.status == INVALID and _TEST_FAILED in error.message:
                     return self._applied(stored, patch) if doubts else None
-                doubts += unsure(error)
-                if doubts == _TRIES or not (unsure(error) or error.status == CONFLICT):
+                doubts += maybe_written(error)
+                if doubts == _TRIES or not (maybe_written(error) or error.status == CONFLICT):
                     raise
                 # Others wrote to the job at the same time; the tests decide whether that matters.
                 if error.status == CONFLICT and time.monotonic() > end:
@@ -497,7 +497,7 @@ class Queue(Writer):
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if it does not exist."""
         mpijob = self._api.find(self._jobs.job_path(name, namespace))
-        return None if mpijob is None else stored_job(mpijob)
+        return None if mpijob is None else checked_job(mpijob)
 
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""
@@ -600,7 +600,7 @@ def _whole_job(obj: Object) -> Object | Record | Unread | None:
 
     An invalid MPIJob of one tenant must not stop others: it is reduced to its record.
     """
-    if oddity(obj) is not None:
+    if object_error(obj) is not None:
         return record("MPIJob", obj)
     touched = FORMAT_ANNOTATION in (obj["metadata"].get("annotations") or ())
     return _bare(obj) if touched or _is_placed(obj) else None
@@ -609,7 +609,7 @@ def _whole_job(obj: Object) -> Object | Record | Unread | None:
 def _gang_pod(obj: Object) -> tuple[Record | Unread, Object | None]:
     """The record of a pod, and, if it may belong to a gang, the pod as the controller needs it."""
     small, labels = record("Pod", obj), (obj.get("metadata") or {}).get("labels") or {}
-    if JOB_LABEL not in labels or oddity(obj) is not None:
+    if JOB_LABEL not in labels or object_error(obj) is not None:
         return small, None
     pod, spec = _bare(obj), obj.get("spec") or {}
     read = {key: spec.get(key) for key in ("nodeName", "tolerations")}

@@ -12,7 +12,7 @@ from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
 from arena_topo.clusters.rules import job_over, time_limit
 from arena_topo.engines.kubernetes.mpijob import failed_at, job_of_pod, started
-from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.shapes import object_error
 from arena_topo.manifests import (
     FORMAT_ANNOTATION,
     INCOMPLETE,
@@ -261,7 +261,7 @@ def _pod_of_workers(mpijob: Object) -> Object | None:
     """
     spec = mpijob.get("spec") or {}
     # With both forms at once it is undefined which one counts.
-    if oddity(mpijob) is not None or {"template", "mpiReplicaSpecs"} <= spec.keys():
+    if object_error(mpijob) is not None or {"template", "mpiReplicaSpecs"} <= spec.keys():
         return None
     roles = spec.get("mpiReplicaSpecs") or {"Worker": spec}
     pods = {

@@ -12,6 +12,7 @@ import msgspec
 
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL
+from arena_topo.engines.kubernetes.shapes import KubeObject, kube_object
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, published
@@ -34,8 +35,8 @@ class NoOperator(ClusterError):
     @classmethod
     def of(cls, api: Connection) -> NoOperator:
         """The error of a cluster that serves no version in `ApiVersion`."""
-        group = api.find(f"/apis/{MPIJOB_GROUP}") or {}
-        versions = [str(version.get("version")) for version in group.get("versions") or ()]
+        group = kube_object(api.find(f"/apis/{MPIJOB_GROUP}") or {})
+        versions = [version.version for version in group.versions]
         # Other kinds of the group may have other versions.
         unknown = [version for version in versions if api.serves(MPIJOB_GROUP, version, PLURAL)]
         if not unknown:
@@ -220,8 +221,8 @@ class Sources:
 
         group = self._group(KUEUE_GROUP)
         # Before Kueue 0.14 the preferred version of the group had no topologies yet.
-        served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
-        versions = dict.fromkeys(version["version"] for version in served if version.get("version"))
+        served = (group.preferred_version, *group.versions)
+        versions = dict.fromkeys(version.version for version in served if version.version)
         return [f"/apis/{KUEUE_GROUP}/{version}/topologies" for version in versions]
 
     def _of_drivers(self, plural: str) -> list[str]:
@@ -229,17 +230,12 @@ class Sources:
         from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
 
         if not self._dra:
-            served = {
-                version.get("version")
-                for version in self._group(slices.DRA_GROUP).get("versions") or ()
-            }
+            served = {version.version for version in self._group(slices.DRA_GROUP).versions}
             self._dra = [version for version in slices.VERSIONS if version in served]
         return [f"/apis/{slices.DRA_GROUP}/{version}/{plural}" for version in self._dra]
 
-    def _group(self, name: str) -> Object:
-        with contextlib.suppress(NotFound):
-            return self._api.get(f"/apis/{name}")
-        return {}
+    def _group(self, name: str) -> KubeObject:
+        return kube_object(self._api.find(f"/apis/{name}") or {})
 
 
 def published_slices(api: Connection, node: str) -> list[SliceRecord]:
