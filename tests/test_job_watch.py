@@ -17,12 +17,13 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines import goals
+from arena_topo.engines import JobStatus, Phase, goals
 from arena_topo.engines.goals import Goal, Standing
 from arena_topo.engines.kubernetes import job_watch
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
 from arena_topo.errors import JobNotFound
+from arena_topo.gang.wait import wait_until_over
 from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.follow import Shown
 
@@ -223,6 +224,57 @@ def test_a_pod_that_is_refused_is_looked_for_though_no_watch_tells_of_it(
             | {"involvedObject": regarding | {"uid": uid}, "count": 1}
         )
         until(lambda: reads.job("demo").reason == "FailedCreate: exceeded quota")
+
+
+class Submitter:
+    """What `submit --wait` does after the start of a job: it waits, and tends the job's workers."""
+
+    def __init__(self, backend: KubernetesBackend):
+        self.looks, self.ends = 0, list[JobStatus]()
+
+        def wait() -> None:
+            hears = goals.Listener(seen=self._see)
+            self.ends.append(wait_until_over(backend, "demo", "default", hears=hears))
+
+        self.thread = threading.Thread(target=wait, daemon=True)
+        self.thread.start()
+
+    def _see(self, _status: JobStatus) -> None:
+        self.looks += 1
+
+
+def test_a_submission_that_waits_reads_a_job_again_only_after_a_change(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    api.requests.clear()
+    submitter = Submitter(backend)
+    until(lambda: submitter.looks >= 30)
+    counts = asked_for(api)
+    # A second reading says whether the job is a gang, whose workers are to be sent to their nodes.
+    assert (counts["list pods"], counts["read demo"]) == (1, 2)
+    assert (counts["watch pods"], counts["watch mpijobs"]) == (1, 1)
+    operator.finish("demo")
+    submitter.thread.join(20)
+    assert [status.phase for status in submitter.ends] == [Phase.SUCCEEDED]
+
+
+def test_a_submission_that_may_not_watch_reads_a_job_every_so_often(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.5)
+    running(backend, operator)
+    api.deny("watch pods default")
+    api.requests.clear()
+    begun = time.monotonic()
+    submitter = Submitter(backend)
+    until(lambda: asked_for(api)["read demo"] >= 6)
+    # The first at once, and two more, each with the second reading.
+    assert time.monotonic() - begun >= 1.0
+    assert asked_for(api)["list pods"] == 3
+    operator.finish("demo")
+    submitter.thread.join(20)
+    assert [status.phase for status in submitter.ends] == [Phase.SUCCEEDED]
 
 
 # ---------------------------------------------------------------- what is not missed
