@@ -277,7 +277,7 @@ class WatchedJobs:
         close: Callable[[], None] = lambda: None,
     ) -> Follow:
         """See `Backend.follow`; `close` is called at its end."""
-        from arena_topo.engines.kubernetes import log_follower  # noqa: PLC0415  to read logs
+        from arena_topo.engines.kubernetes import log_follower, pod_lister  # noqa: PLC0415  for logs
 
         def pods(fresh: bool) -> tuple[list[Object], float]:  # noqa: FBT001  a callback
             reads = self._reads(job.name)
@@ -290,7 +290,7 @@ class WatchedJobs:
             pods,
             options=options,
             wanted=wanted,
-            every=min(log_follower.LOOK, self._every),
+            every=min(pod_lister.LOOK, self._every),
             close=close,
         )
 
