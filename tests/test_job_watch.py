@@ -61,6 +61,12 @@ def until(holds, what: object = "") -> None:
         time.sleep(0.005)
 
 
+def watching(before: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads of watches that began after a moment."""
+    began = set(threading.enumerate()) - before
+    return [thread for thread in began if re.match("watch /", thread.name)]
+
+
 def is_worker(source: Source) -> bool:
     return source.worker == 0
 
@@ -180,6 +186,57 @@ def test_what_has_been_reached_is_not_watched(
     api.requests.clear()
     assert Waiting(backend).ended() == [("demo", Standing.REACHED)]
     assert not any("watch" in one for one in api.requests)
+
+
+def test_of_many_jobs_that_may_not_be_listed_only_some_are_watched(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.3)
+    running(backend, operator)
+    other = api.find("MPIJob", "demo")
+    assert other is not None
+    names = [f"job-{index}" for index in range(11)]
+    # Jobs that are over wait for no pods.
+    status = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    for name in names:
+        api.add({**other, "metadata": {"name": name, "namespace": "default"}, "status": status})
+    api.deny("list mpijobs default")
+    api.requests.clear()
+    wait = Waiting(backend, Goal.DELETED, *names)
+    until(lambda: asked_for(api)["watch mpijobs"] >= 8 and asked_for(api)["read job-10"] >= 2)
+    # The list is refused once.
+    assert asked_for(api)["list mpijobs"] == 1
+    api.requests.clear()
+    until(lambda: asked_for(api)["read job-10"] >= 4)
+    counts = asked_for(api)
+    # Watches of eight jobs report a change; the others are read again every so often.
+    assert not any(counts[f"watch {plural}"] for plural in ("mpijobs", "pods"))
+    assert max(counts[f"read {name}"] for name in names[:8]) <= 1
+    assert min(counts[f"read {name}"] for name in names[8:]) >= 3
+    for name in names:
+        api.remove("mpijobs", "default", name, {})
+    assert wait.ended() == [(name, Standing.REACHED) for name in names]
+    assert not wait.blind
+
+
+def test_reads_that_are_used_after_their_end_watch_nothing_and_are_up_to_date(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    before = set(threading.enumerate())
+    with backend.watching("default") as reads:
+        assert reads.job("demo") == reads.job("demo")
+        until(lambda: asked_for(api)["watch pods"] == asked_for(api)["watch mpijobs"] == 1)
+    api.requests.clear()
+    assert reads.job("demo").phase is Phase.RUNNING
+    operator.finish("demo")
+    until(lambda: reads.job("demo").phase is Phase.SUCCEEDED)
+    with backend.watching("default") as unused:
+        pass
+    assert [job.name for job in unused.jobs()] == ["demo"]
+    assert unused.job("demo") == unused.job("demo")
+    assert not any("watch" in request for request in api.requests)
+    until(lambda: not watching(before))
 
 
 @pytest.mark.parametrize("denied", ["watch pods", "watch mpijobs", "(watch|list) mpijobs"])
@@ -428,12 +485,8 @@ def test_whoever_leaves_ends_the_watches(
     running(backend, operator)
     before = set(threading.enumerate())
 
-    def watches() -> list[threading.Thread]:
-        began = set(threading.enumerate()) - before
-        return [one for one in began if re.match("watch /", one.name)]
-
     with backend.watching("default") as reads:
         reads.job("demo")
         reads.job("demo")
-        until(lambda: len(watches()) == 2 and asked_for(api)["watch pods"] == 1)
-    until(lambda: not watches())
+        until(lambda: len(watching(before)) == 2 and asked_for(api)["watch pods"] == 1)
+    until(lambda: not watching(before))

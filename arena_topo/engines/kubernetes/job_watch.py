@@ -238,6 +238,7 @@ class WatchedJobs:
         self._all: ReadOnChange[tuple[JobStatus, ...]] | None = None
         self._whole: dict[str, tuple[float, JobStatus]] = {}
         """The last status of each job, and when its reading began."""
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -246,7 +247,8 @@ class WatchedJobs:
         self.close()
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches; later readings are made anew each time, and nothing is watched."""
+        self._closed = True
         for reads in self._jobs.values():
             reads.close()
         if self._all is not None:
@@ -265,7 +267,7 @@ class WatchedJobs:
     def jobs(self) -> tuple[JobStatus, ...]:
         """All jobs of the namespace as of their last change."""
         if self._all is None:
-            self._all = ReadOnChange(self._source.api, self._read_all, every=self._every)
+            self._all = self._reading(self._read_all)
         return self._all.current()[0]
 
     def follow(
@@ -296,9 +298,14 @@ class WatchedJobs:
 
     def _reads(self, name: str) -> ReadOnChange[tuple[JobStatus | None, list[Object]]]:
         if name not in self._jobs:
-            read = partial(self._read, name)
-            self._jobs[name] = ReadOnChange(self._source.api, read, every=self._every)
+            self._jobs[name] = self._reading(partial(self._read, name))
         return self._jobs[name]
+
+    def _reading(self, read: Callable[[], ListSnapshot[_Content]]) -> ReadOnChange[_Content]:
+        reading = ReadOnChange(self._source.api, read, every=self._every)
+        if self._closed:
+            reading.close()
+        return reading
 
     def _read(self, name: str) -> ListSnapshot[tuple[JobStatus | None, list[Object]]]:
         """Read a job and the pods of the first job of this name, which may be deleted by now."""
