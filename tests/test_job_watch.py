@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_http
 import fake_logs
@@ -17,12 +18,12 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines import JobStatus, Phase, goals
+from arena_topo.engines import JobStatus, Phase, daemon_thread, goals
 from arena_topo.engines.goals import Goal, Standing
 from arena_topo.engines.kubernetes import job_watch
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
-from arena_topo.errors import JobNotFound
+from arena_topo.errors import ArenaError, JobNotFound
 from arena_topo.gang.wait import wait_until_over
 from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.follow import Shown
@@ -129,6 +130,53 @@ def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
         "watch pods": 1,
         "watch mpijobs": 1,
     }
+
+
+class ScarceThread(threading.Thread):
+    """A thread of a system that starts only a few more."""
+
+    left = 0
+
+    def start(self) -> None:
+        if not ScarceThread.left:
+            raise RuntimeError("can't start new thread")
+        ScarceThread.left -= 1
+        super().start()
+
+
+def test_where_only_three_threads_can_be_started_all_logs_are_followed(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(daemon_thread, "threading", SimpleNamespace(Thread=ScarceThread))
+    monkeypatch.setattr(ScarceThread, "left", 3)
+    monkeypatch.setattr(job_watch, "REREAD", 0.1)
+    running(backend, operator, "one", workers=20)
+    for worker in range(20):
+        api.write(f"demo-worker-{worker}", "here", at=stamp(1))
+    asked = Asked(everyone=True, options=FOLLOW, keep=False)
+    texts = Counter[str]()
+    for batch in Shown(backend, "demo", "default", asked):
+        texts.update(entry.line.text.decode() for entry in batch)
+        if (
+            texts.total() == 21
+            and api.find("MPIJob", "demo")["status"].get("completionTime") is None
+        ):
+            operator.finish("demo")
+    assert texts == {"one": 1, "here": 20}
+    assert not any("watch=1" in request for request in api.requests)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_where_no_thread_can_be_started_a_follow_is_refused(
+    backend: KubernetesBackend, operator: FakeOperator, monkeypatch, left
+):
+    running(backend, operator, "one")
+    monkeypatch.setattr(daemon_thread, "threading", SimpleNamespace(Thread=ScarceThread))
+    monkeypatch.setattr(ScarceThread, "left", left)
+    with pytest.raises(ArenaError, match="can start no more threads") as refused:
+        list(Shown(backend, "demo", "default", Asked(options=FOLLOW, keep=False)))
+    assert "ulimit -u" in str(refused.value.hint)
+    until(lambda: not any(isinstance(one, ScarceThread) for one in threading.enumerate()))
 
 
 def test_a_log_that_is_only_read_takes_one_list_and_no_watch(

@@ -18,6 +18,7 @@ import msgspec
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.backend import Backend, JobReads
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
 from arena_topo.engines.polling import looks
@@ -89,7 +90,7 @@ class JobPoller:
 
     def __enter__(self) -> Self:
         # A daemon thread: it may be in the middle of a request when the follow ends.
-        threading.Thread(target=self._run, name="job-poller", daemon=True).start()
+        start_daemon(self._run, name="job-poller")
         return self
 
     def __exit__(self, *_wrong: object) -> None:

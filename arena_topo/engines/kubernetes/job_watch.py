@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
@@ -79,7 +80,9 @@ class ChangeWatch:
         """Since when no change was missed (`time.monotonic`)."""
         self._stop = threading.Event()
         self._answer: HttpAnswer | None = None
-        threading.Thread(target=self._run, name=f"watch {watched.path}", daemon=True).start()
+        # Without a thread the list is read again every `REREAD` seconds.
+        with contextlib.suppress(ArenaError):
+            start_daemon(self._run, name=f"watch {watched.path}")
 
     def changed(self, since: float, revision: str) -> bool:
         """Whether the list may have changed since it was read at a time and a revision."""

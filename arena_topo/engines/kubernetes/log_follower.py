@@ -2,7 +2,8 @@
 
 The caller of `Follow.read` reads all connections, so that nothing is read ahead of it: a slow
 caller blocks the kubelets. What may block is called in other threads: one reads the pods where a
-watch has reported a change, and a few open connections. They are daemons and are not joined.
+watch has reported a change, and a few open connections; a single one, in turns, where no more can
+be started. They are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import queue
 import selectors
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Silent, Wait
 from arena_topo.engines.kubernetes.job_writer import part
@@ -85,6 +86,8 @@ class Follow:
         self._settled = 0.0
         """When the last log came to its end (`time.monotonic`; 0: never)."""
         self._closed = False
+        self._openers = 0
+        """How many threads open connections; `OPENERS` as well where no more can be started."""
         self._opening: _Calls = queue.SimpleQueue()
         self._listing: _Calls = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[_Then, Any, Exception | None]] = queue.SimpleQueue()
@@ -118,7 +121,10 @@ class Follow:
         return waiting_items
 
     def __enter__(self) -> Self:
-        """Start the threads; the first request is sent by the first `read`."""
+        """Start the threads; the first request is sent by the first `read`.
+
+        ArenaError where they cannot be started.
+        """
         more_files()
         self._selector = selectors.DefaultSelector()
         self._alarm, self._bell = socket.socketpair()
@@ -126,11 +132,19 @@ class Follow:
         self._alarm.setblocking(False)
         self._bell.setblocking(False)
         self._selector.register(self._alarm, selectors.EVENT_READ)
-        for calls in [self._listing] + OPENERS * [self._opening]:
-            threading.Thread(target=self._work, args=(calls,), daemon=True).start()
+        try:
+            start_daemon(self._work, self._listing)
+            self._add_opener()
+        except ArenaError:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_wrong: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
         """Close all connections, and those that are being opened once they are open."""
         if self._closed:
             return
@@ -227,6 +241,11 @@ class Follow:
         self._due = min(self._due, log.until)
         if log.wait.call is not None:
             self._opening.put((partial(self._resume, log), log.wait.call))
+            if self._opening.qsize() > 1 and self._openers < OPENERS:
+                try:
+                    self._add_opener()
+                except ArenaError:
+                    self._openers = OPENERS
         if log.settled:
             self._settled, self._news = log.since, True
         if log.settled or log.wait.on is On.LIST:
@@ -305,6 +324,10 @@ class Follow:
         return container_log
 
     # The threads.
+
+    def _add_opener(self) -> None:
+        start_daemon(self._work, self._opening)
+        self._openers += 1
 
     def _work(self, calls: _Calls) -> None:
         """Make calls, and leave their results to the reader.
