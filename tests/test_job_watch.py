@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_http
 import fake_logs
@@ -17,12 +18,13 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines import goals
+from arena_topo.engines import JobStatus, Phase, daemon_thread, goals
 from arena_topo.engines.goals import Goal, Standing
 from arena_topo.engines.kubernetes import job_watch
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
-from arena_topo.errors import JobNotFound
+from arena_topo.errors import ArenaError, JobNotFound
+from arena_topo.gang.wait import wait_until_over
 from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.follow import Shown
 
@@ -58,6 +60,12 @@ def until(holds, what: object = "") -> None:
     while not holds():
         assert time.monotonic() < end, what
         time.sleep(0.005)
+
+
+def watching(before: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads of watches that began after a moment."""
+    began = set(threading.enumerate()) - before
+    return [thread for thread in began if re.match("watch /", thread.name)]
 
 
 def is_worker(source: Source) -> bool:
@@ -124,6 +132,53 @@ def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
     }
 
 
+class ScarceThread(threading.Thread):
+    """A thread of a system that starts only a few more."""
+
+    left = 0
+
+    def start(self) -> None:
+        if not ScarceThread.left:
+            raise RuntimeError("can't start new thread")
+        ScarceThread.left -= 1
+        super().start()
+
+
+def test_where_only_three_threads_can_be_started_all_logs_are_followed(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(daemon_thread, "threading", SimpleNamespace(Thread=ScarceThread))
+    monkeypatch.setattr(ScarceThread, "left", 3)
+    monkeypatch.setattr(job_watch, "REREAD", 0.1)
+    running(backend, operator, "one", workers=20)
+    for worker in range(20):
+        api.write(f"demo-worker-{worker}", "here", at=stamp(1))
+    asked = Asked(everyone=True, options=FOLLOW, keep=False)
+    texts = Counter[str]()
+    for batch in Shown(backend, "demo", "default", asked):
+        texts.update(entry.line.text.decode() for entry in batch)
+        if (
+            texts.total() == 21
+            and api.find("MPIJob", "demo")["status"].get("completionTime") is None
+        ):
+            operator.finish("demo")
+    assert texts == {"one": 1, "here": 20}
+    assert not any("watch=1" in request for request in api.requests)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_where_no_thread_can_be_started_a_follow_is_refused(
+    backend: KubernetesBackend, operator: FakeOperator, monkeypatch, left
+):
+    running(backend, operator, "one")
+    monkeypatch.setattr(daemon_thread, "threading", SimpleNamespace(Thread=ScarceThread))
+    monkeypatch.setattr(ScarceThread, "left", left)
+    with pytest.raises(ArenaError, match="can start no more threads") as refused:
+        list(Shown(backend, "demo", "default", Asked(options=FOLLOW, keep=False)))
+    assert "ulimit -u" in str(refused.value.hint)
+    until(lambda: not any(isinstance(one, ScarceThread) for one in threading.enumerate()))
+
+
 def test_a_log_that_is_only_read_takes_one_list_and_no_watch(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
@@ -181,6 +236,57 @@ def test_what_has_been_reached_is_not_watched(
     assert not any("watch" in one for one in api.requests)
 
 
+def test_of_many_jobs_that_may_not_be_listed_only_some_are_watched(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.3)
+    running(backend, operator)
+    other = api.find("MPIJob", "demo")
+    assert other is not None
+    names = [f"job-{index}" for index in range(11)]
+    # Jobs that are over wait for no pods.
+    status = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    for name in names:
+        api.add({**other, "metadata": {"name": name, "namespace": "default"}, "status": status})
+    api.deny("list mpijobs default")
+    api.requests.clear()
+    wait = Waiting(backend, Goal.DELETED, *names)
+    until(lambda: asked_for(api)["watch mpijobs"] >= 8 and asked_for(api)["read job-10"] >= 2)
+    # The list is refused once.
+    assert asked_for(api)["list mpijobs"] == 1
+    api.requests.clear()
+    until(lambda: asked_for(api)["read job-10"] >= 4)
+    counts = asked_for(api)
+    # Watches of eight jobs report a change; the others are read again every so often.
+    assert not any(counts[f"watch {plural}"] for plural in ("mpijobs", "pods"))
+    assert max(counts[f"read {name}"] for name in names[:8]) <= 1
+    assert min(counts[f"read {name}"] for name in names[8:]) >= 3
+    for name in names:
+        api.remove("mpijobs", "default", name, {})
+    assert wait.ended() == [(name, Standing.REACHED) for name in names]
+    assert not wait.blind
+
+
+def test_reads_that_are_used_after_their_end_watch_nothing_and_are_up_to_date(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    before = set(threading.enumerate())
+    with backend.watching("default") as reads:
+        assert reads.job("demo") == reads.job("demo")
+        until(lambda: asked_for(api)["watch pods"] == asked_for(api)["watch mpijobs"] == 1)
+    api.requests.clear()
+    assert reads.job("demo").phase is Phase.RUNNING
+    operator.finish("demo")
+    until(lambda: reads.job("demo").phase is Phase.SUCCEEDED)
+    with backend.watching("default") as unused:
+        pass
+    assert [job.name for job in unused.jobs()] == ["demo"]
+    assert unused.job("demo") == unused.job("demo")
+    assert not any("watch" in request for request in api.requests)
+    until(lambda: not watching(before))
+
+
 @pytest.mark.parametrize("denied", ["watch pods", "watch mpijobs", "(watch|list) mpijobs"])
 def test_without_the_right_to_watch_a_job_is_listed_every_so_often(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch, denied
@@ -223,6 +329,57 @@ def test_a_pod_that_is_refused_is_looked_for_though_no_watch_tells_of_it(
             | {"involvedObject": regarding | {"uid": uid}, "count": 1}
         )
         until(lambda: reads.job("demo").reason == "FailedCreate: exceeded quota")
+
+
+class Submitter:
+    """What `submit --wait` does after the start of a job: it waits, and tends the job's workers."""
+
+    def __init__(self, backend: KubernetesBackend):
+        self.looks, self.ends = 0, list[JobStatus]()
+
+        def wait() -> None:
+            hears = goals.Listener(seen=self._see)
+            self.ends.append(wait_until_over(backend, "demo", "default", hears=hears))
+
+        self.thread = threading.Thread(target=wait, daemon=True)
+        self.thread.start()
+
+    def _see(self, _status: JobStatus) -> None:
+        self.looks += 1
+
+
+def test_a_submission_that_waits_reads_a_job_again_only_after_a_change(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator)
+    api.requests.clear()
+    submitter = Submitter(backend)
+    until(lambda: submitter.looks >= 30)
+    counts = asked_for(api)
+    # A second reading says whether the job is a gang, whose workers are to be sent to their nodes.
+    assert (counts["list pods"], counts["read demo"]) == (1, 2)
+    assert (counts["watch pods"], counts["watch mpijobs"]) == (1, 1)
+    operator.finish("demo")
+    submitter.thread.join(20)
+    assert [status.phase for status in submitter.ends] == [Phase.SUCCEEDED]
+
+
+def test_a_submission_that_may_not_watch_reads_a_job_every_so_often(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "REREAD", 0.5)
+    running(backend, operator)
+    api.deny("watch pods default")
+    api.requests.clear()
+    begun = time.monotonic()
+    submitter = Submitter(backend)
+    until(lambda: asked_for(api)["read demo"] >= 6)
+    # The first at once, and two more, each with the second reading.
+    assert time.monotonic() - begun >= 1.0
+    assert asked_for(api)["list pods"] == 3
+    operator.finish("demo")
+    submitter.thread.join(20)
+    assert [status.phase for status in submitter.ends] == [Phase.SUCCEEDED]
 
 
 # ---------------------------------------------------------------- what is not missed
@@ -376,12 +533,8 @@ def test_whoever_leaves_ends_the_watches(
     running(backend, operator)
     before = set(threading.enumerate())
 
-    def watches() -> list[threading.Thread]:
-        began = set(threading.enumerate()) - before
-        return [one for one in began if re.match("watch /", one.name)]
-
     with backend.watching("default") as reads:
         reads.job("demo")
         reads.job("demo")
-        until(lambda: len(watches()) == 2 and asked_for(api)["watch pods"] == 1)
-    until(lambda: not watches())
+        until(lambda: len(watching(before)) == 2 and asked_for(api)["watch pods"] == 1)
+    until(lambda: not watching(before))

@@ -11,7 +11,7 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines.kubernetes import containerlog, log_follower
+from arena_topo.engines.kubernetes import containerlog, pod_lister
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Notice, Source
 
@@ -81,7 +81,7 @@ def test_nothing_is_done_before_the_pods_were_seen_once_more(
 def test_the_end_of_a_log_makes_the_pods_be_listed_at_once(
     backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(log_follower, "LOOK", 10_000.0)
+    monkeypatch.setattr(pod_lister, "LOOK", 10_000.0)
     backend.look_every = 10_000.0
     job = running(backend, operator, "one")
     with backend.follow(job, FOLLOW, is_chief) as logs:

@@ -25,7 +25,7 @@ from worlds import planned
 
 from arena_topo.engines import JobStatus, Options
 from arena_topo.engines import lines as parsing
-from arena_topo.engines.kubernetes import containerlog
+from arena_topo.engines.kubernetes import containerlog, pod_lister
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import log_follower as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
@@ -434,7 +434,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
 def test_a_server_that_stays_away_is_an_error_in_the_end(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "MAX_UNREACHABLE", 0.5)
+    monkeypatch.setattr(pod_lister, "MAX_UNREACHABLE", 0.5)
     job = running(backend, operator, "one")
     with backend.follow(job, FOLLOW, is_chief) as following:
         reader = Reader(following)

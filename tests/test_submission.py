@@ -984,6 +984,36 @@ def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_the
     assert not waits.is_alive()
 
 
+def test_a_gang_that_is_waited_for_is_read_again_only_after_a_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.submit(workers=2)
+    world.whole(workers=2)
+    world.until(lambda: world.backend.job("gang", "default").phase is Phase.RUNNING)
+    monkeypatch.setattr(world.backend, "look_every", 0.02)
+    looks: list[object] = []
+    hears = goals.Listener(seen=looks.append)
+    world.api.requests.clear()
+    waits = threading.Thread(
+        target=lambda: wait_until_over(world.backend, "gang", "default", hears=hears),
+        daemon=True,
+    )
+    waits.start()
+    world.until(lambda: len(looks) >= 100)
+    reads = Counter(request.partition("?")[0] for request in world.api.requests)
+    job = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/gang"
+    # The job and its pods once for their state, once for the gates of workers; and a watch.
+    assert (reads["GET /api/v1/namespaces/default/pods"], reads[job]) == (3, 2)
+    # A worker that is created again is sent to its node all the same.
+    before = [pod["metadata"]["uid"] for pod in world.pods()]
+    world.api.remove("pods", "default", "gang-worker-1", {"gracePeriodSeconds": 0})
+    world.until(lambda: len({pod["metadata"]["uid"] for pod in world.pods()} - {*before}) == 1)
+    world.whole(workers=2)
+    world.cluster.finish("gang")
+    waits.join(20)
+    assert not waits.is_alive()
+
+
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:
     world.cluster.quota(gpus="9")
     world.submit("blocked", workers=5)

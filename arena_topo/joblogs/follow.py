@@ -18,6 +18,7 @@ import msgspec
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.backend import Backend, JobReads
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
 from arena_topo.engines.polling import looks
@@ -89,7 +90,7 @@ class JobPoller:
 
     def __enter__(self) -> Self:
         # A daemon thread: it may be in the middle of a request when the follow ends.
-        threading.Thread(target=self._run, name="job-poller", daemon=True).start()
+        start_daemon(self._run, name="job-poller")
         return self
 
     def __exit__(self, *_wrong: object) -> None:
@@ -355,14 +356,14 @@ class FollowState:
 
         `lost`: the job cannot be read any more; `done`: all known logs were read to their end.
         """
-        quiet = now - (self._active or now)
+        silence = now - (self._active or now)
         if self._asked.instance is not None and self._names and not self._open:
             self.nothing_but_errors()
-            return End.POD if lost or quiet >= END_GRACE else None
+            return End.POD if lost or silence >= END_GRACE else None
         if lost:
             self._gone = now if self._gone is None else self._gone
-            over = (done and quiet >= END_GRACE) or quiet >= AFTER_END
-            return End.LOST if over or now - self._gone >= MISSING_LOG_GRACE else None
+            late = now - self._gone >= MISSING_LOG_GRACE
+            return End.LOST if late or silence >= (END_GRACE if done else AFTER_END) else None
         if status is None:
             return None
         whole = self.whole(status, done=done)
@@ -372,14 +373,25 @@ class FollowState:
                 self.nothing_but_errors()
             return None
         self._over = now if self._over is None else self._over
-        owed = any(source.chief or not self._asked.many for source in self._owed(status))
-        others = all(not source.chief for source in self._open) and now - self._over >= AFTER_END
-        patience = AFTER_END
-        if whole or (others and not owed):
-            patience = END_GRACE
-        elif owed or any(log.broken for log in self._logs.values()):
-            patience = MISSING_LOG_GRACE
-        return End.JOB if quiet >= patience else None
+        grace = self._grace(status, whole=whole, over=now - self._over)
+        return End.JOB if silence >= grace else None
+
+    def _grace(self, status: JobStatus, *, whole: bool, over: float) -> float:
+        """The silence (seconds) that ends the follow of a job that has been `over` for so long.
+
+        The first row that holds decides.
+        """
+        must = any(source.chief or not self._asked.many for source in self._owed(status))
+        workers = not any(source.chief for source in self._open)
+        broken = any(log.broken for log in self._logs.values())
+        still_open = (
+            ("nothing", whole, END_GRACE),
+            ("the log of an ended pod that must be read", must, MISSING_LOG_GRACE),
+            ("workers that outlive their job", workers and over >= AFTER_END, END_GRACE),
+            ("a log whose connection is lost", broken, MISSING_LOG_GRACE),
+            ("other logs", True, AFTER_END),
+        )
+        return next(seconds for _, holds, seconds in still_open if holds)
 
     def whole(self, status: JobStatus, *, done: bool) -> bool:
         """Whether the logs of all wanted pods of the job were read to their end."""

@@ -171,19 +171,19 @@ class ContainerLog:
             before.superseded = True
             while not before.settled:
                 yield Wait(On.NEWS)
-        while (
-            (yield from self._readable())
-            and (yield from self._read_run())
-            and (yield from self._next_run())
-        ):
-            pass
+        while not self.settled:
+            yield from self._await_log()
+            yield from self._read_run()
+            yield from self._await_next_run()
 
-    def _readable(self) -> Steps[bool]:
-        """Wait for something to read; whether there is."""
+    # The steps of a run. Each of them may settle the log, and then the later ones do nothing.
+
+    def _await_log(self) -> Steps[None]:
+        """Wait for something to read."""
         if self._options.previous:
             if not self.sight.run:
                 self._settle(LogTurn.REFUSED, podlog.never_before(self.source))
-            return not self.settled
+            return
         while not (self._finite or self.missing or self.sight.readable or self.sight.final):
             yield Wait(On.NEWS)
         if self.missing:
@@ -192,10 +192,9 @@ class ContainerLog:
             self._settle(LogTurn.ENDED)
         elif not self._joined and not self._place.stamp:
             self.source = replace(self.source, run=self.sight.run)
-        return not self.settled
 
-    def _read_run(self) -> Steps[bool]:
-        """Read the log of this run to its end; whether the next run is to be waited for."""
+    def _read_run(self) -> Steps[None]:
+        """Read the log of this run to its end."""
         while not self.settled:
             sight = self.sight
             behind = sight.run - self.source.run
@@ -203,10 +202,10 @@ class ContainerLog:
             last = self._finite or previous or sight.over
             if self.missing:
                 self._lose()
-                break
+                return
             if behind > 1 and not self._options.previous:
                 # Kubelets store only the run before the present one.
-                return True
+                return
             if last and not self._last:
                 self._tries, self._delay = 0, 0.0
             self._last = last
@@ -216,22 +215,23 @@ class ContainerLog:
                 self._give_up()
             except ArenaError as error:
                 if podlog.no_previous(error) and not self._options.previous:
-                    return True
+                    return
                 yield from self._heal(error)
             else:
                 if last:
-                    return not self.settled
+                    return
                 yield Wait(On.LIST)
                 if not (self.missing or self.sight.over or self.sight.run > self.source.run):
                     # The server closed a long request early.
                     yield self._pause()
-        return False
 
-    def _next_run(self) -> Steps[bool]:
-        """Wait for the next run; whether there is one."""
+    def _await_next_run(self) -> Steps[None]:
+        """Wait for the next run, and go on with that."""
+        if self.settled:
+            return
         if self._finite:
             self._settle(LogTurn.ENDED if self.sight.final else None)
-            return False
+            return
         while not (self.missing or self.sight.final or self.sight.run > self.source.run):
             yield Wait(On.NEWS)
         sight = self.sight
@@ -240,7 +240,7 @@ class ContainerLog:
                 self._settle(LogTurn.ENDED)
             else:
                 self._lose()
-            return False
+            return
         run = max(self.source.run + 1, sight.run - 1)
         self.source = replace(self.source, run=run)
         begun = sight.begun if run == sight.run else sight.begun_before
@@ -250,7 +250,6 @@ class ContainerLog:
             self._place = ReadPosition()
         self._ahead, self._whole, self._begun, self._last = None, True, "", False
         self._tell(LogTurn.RESTARTED)
-        return True
 
     def _give_up(self) -> None:
         """Go on after a connection that was silent, or was the next run's.

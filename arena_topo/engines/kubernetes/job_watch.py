@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
@@ -79,7 +80,9 @@ class ChangeWatch:
         """Since when no change was missed (`time.monotonic`)."""
         self._stop = threading.Event()
         self._answer: HttpAnswer | None = None
-        threading.Thread(target=self._run, name=f"watch {watched.path}", daemon=True).start()
+        # Without a thread the list is read again every `REREAD` seconds.
+        with contextlib.suppress(ArenaError):
+            start_daemon(self._run, name=f"watch {watched.path}")
 
     def changed(self, since: float, revision: str) -> bool:
         """Whether the list may have changed since it was read at a time and a revision."""
@@ -238,6 +241,7 @@ class WatchedJobs:
         self._all: ReadOnChange[tuple[JobStatus, ...]] | None = None
         self._whole: dict[str, tuple[float, JobStatus]] = {}
         """The last status of each job, and when its reading began."""
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -246,7 +250,8 @@ class WatchedJobs:
         self.close()
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches; later readings are made anew each time, and nothing is watched."""
+        self._closed = True
         for reads in self._jobs.values():
             reads.close()
         if self._all is not None:
@@ -265,7 +270,7 @@ class WatchedJobs:
     def jobs(self) -> tuple[JobStatus, ...]:
         """All jobs of the namespace as of their last change."""
         if self._all is None:
-            self._all = ReadOnChange(self._source.api, self._read_all, every=self._every)
+            self._all = self._reading(self._read_all)
         return self._all.current()[0]
 
     def follow(
@@ -277,7 +282,7 @@ class WatchedJobs:
         close: Callable[[], None] = lambda: None,
     ) -> Follow:
         """See `Backend.follow`; `close` is called at its end."""
-        from arena_topo.engines.kubernetes import log_follower  # noqa: PLC0415  to read logs
+        from arena_topo.engines.kubernetes import log_follower, pod_lister  # noqa: PLC0415  for logs
 
         def pods(fresh: bool) -> tuple[list[Object], float]:  # noqa: FBT001  a callback
             reads = self._reads(job.name)
@@ -290,15 +295,20 @@ class WatchedJobs:
             pods,
             options=options,
             wanted=wanted,
-            every=min(log_follower.LOOK, self._every),
+            every=min(pod_lister.LOOK, self._every),
             close=close,
         )
 
     def _reads(self, name: str) -> ReadOnChange[tuple[JobStatus | None, list[Object]]]:
         if name not in self._jobs:
-            read = partial(self._read, name)
-            self._jobs[name] = ReadOnChange(self._source.api, read, every=self._every)
+            self._jobs[name] = self._reading(partial(self._read, name))
         return self._jobs[name]
+
+    def _reading(self, read: Callable[[], ListSnapshot[_Content]]) -> ReadOnChange[_Content]:
+        reading = ReadOnChange(self._source.api, read, every=self._every)
+        if self._closed:
+            reading.close()
+        return reading
 
     def _read(self, name: str) -> ListSnapshot[tuple[JobStatus | None, list[Object]]]:
         """Read a job and the pods of the first job of this name, which may be deleted by now."""

@@ -2,7 +2,8 @@
 
 The caller of `Follow.read` reads all connections, so that nothing is read ahead of it: a slow
 caller blocks the kubelets. What may block is called in other threads: one reads the pods where a
-watch has reported a change, and a few open connections. They are daemons and are not joined.
+watch has reported a change, and a few open connections; a single one, in turns, where no more can
+be started. They are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -15,28 +16,23 @@ import queue
 import selectors
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Silent, Wait
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
+from arena_topo.engines.kubernetes.pod_lister import PodList, PodLister
 from arena_topo.engines.kubernetes.podlog import Object
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, SourceFilter, more_files
-from arena_topo.errors import ArenaError, ClusterError, TimedOut, temporary
+from arena_topo.errors import ArenaError
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
-
-LOOK = 1.0
-"""Seconds between two looks whether pods have changed; more if their list takes long."""
-
-MAX_UNREACHABLE = 60.0
-"""Seconds that the API server may be unreachable, as in `wait`."""
 
 OPENERS = 8
 """Concurrent requests: enough for hundreds of pods a second, no burden to a server."""
@@ -46,10 +42,6 @@ PIECE = 16_384
 
 ROOM = 64 * PIECE
 """Bytes that a `read` reads at most, of all logs."""
-
-_GAP = 0.1
-"""The least seconds between two lists of the pods."""
-
 
 _Then = Callable[[Any, Exception | None], None]
 """What the reader does with the result of a call, or with its error."""
@@ -77,8 +69,8 @@ class Follow:
         It is called every `every` seconds.
         """
         self._api, self._options = api, options
-        self._path, self._pods, self._wanted, self._every = path, pods, wanted, every
-        self._close = close
+        self._path, self._wanted, self._close = path, wanted, close
+        self._lister = PodLister(api, pods, every=every, follows=options.follow)
         self._logs: dict[str, list[ContainerLog]] = {}
         """By the uids of the pods; of a pod in the order of its containers."""
         self._unwanted: set[tuple[str, str]] = set()
@@ -91,14 +83,11 @@ class Follow:
         """When the next wait of a log ends at the earliest."""
         self._news = False
         """Whether a list has come, or a log has ended, since the logs were resumed for that."""
-        self._looks = False
-        """Whether the pods are being listed."""
-        self._looked = self._listed = self._settled = self._failing = 0.0
-        """When the newest list of the pods began and ended, when the last log came to its end, and
-        since when lists fail (`time.monotonic`; 0: never)."""
-        self._pause, self._urgent = 0.0, False
-        """Seconds until the next list; whether a log waits for it."""
+        self._settled = 0.0
+        """When the last log came to its end (`time.monotonic`; 0: never)."""
         self._closed = False
+        self._openers = 0
+        """How many threads open connections; `OPENERS` as well where no more can be started."""
         self._opening: _Calls = queue.SimpleQueue()
         self._listing: _Calls = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[_Then, Any, Exception | None]] = queue.SimpleQueue()
@@ -106,9 +95,10 @@ class Follow:
     @property
     def done(self) -> bool:
         """Whether all pods are over and their logs read, by a list from after the last read."""
-        fresh = not self._options.follow or self._looked >= self._settled
+        listed = self._lister.read_at
         return (
-            bool(self._looked and fresh)
+            listed > 0
+            and (not self._options.follow or listed >= self._settled)
             and not self._out
             and self._error is None
             and all(log.settled for log in self._all())
@@ -131,7 +121,10 @@ class Follow:
         return waiting_items
 
     def __enter__(self) -> Self:
-        """Start the threads; the first request is sent by the first `read`."""
+        """Start the threads; the first request is sent by the first `read`.
+
+        ArenaError where they cannot be started.
+        """
         more_files()
         self._selector = selectors.DefaultSelector()
         self._alarm, self._bell = socket.socketpair()
@@ -139,11 +132,19 @@ class Follow:
         self._alarm.setblocking(False)
         self._bell.setblocking(False)
         self._selector.register(self._alarm, selectors.EVENT_READ)
-        for calls in [self._listing] + OPENERS * [self._opening]:
-            threading.Thread(target=self._work, args=(calls,), daemon=True).start()
+        try:
+            start_daemon(self._work, self._listing)
+            self._add_opener()
+        except ArenaError:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_wrong: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
         """Close all connections, and those that are being opened once they are open."""
         if self._closed:
             return
@@ -164,13 +165,10 @@ class Follow:
 
     def _turn(self, end: float) -> None:
         """Wait for an event, until a time at most, and resume the logs that it concerns."""
-        now, look = time.monotonic(), math.inf
-        if not self._looks and (self._options.follow or not self._listed):
-            look = self._listed + (min(_GAP, self._pause) if self._urgent else self._pause)
-        if now >= look:
-            self._listing.put((partial(self._seen, now), partial(self._list, self._urgent)))
-            self._looks, self._urgent = True, False
-        until = min(end, self._due, math.inf if self._looks else look)
+        now = time.monotonic()
+        if now >= self._lister.due:
+            self._listing.put((self._take_over, self._lister.begin()))
+        until = min(end, self._due, self._lister.due)
         for key, _ in self._selector.select(0.0 if self._ready else max(0.0, until - now)):
             if key.data is None:
                 self._alarm.recv(PIECE)
@@ -188,7 +186,7 @@ class Follow:
         while self._news:
             self._news = False
             for log in list(self._all()):
-                listed = log.wait.on is On.LIST and self._looked >= log.since
+                listed = log.wait.on is On.LIST and self._lister.read_at >= log.since
                 if listed or log.wait.on is On.NEWS:
                     self._resume(log)
 
@@ -243,9 +241,15 @@ class Follow:
         self._due = min(self._due, log.until)
         if log.wait.call is not None:
             self._opening.put((partial(self._resume, log), log.wait.call))
+            if self._opening.qsize() > 1 and self._openers < OPENERS:
+                try:
+                    self._add_opener()
+                except ArenaError:
+                    self._openers = OPENERS
         if log.settled:
             self._settled, self._news = log.since, True
-        self._urgent = self._urgent or log.settled or log.wait.on is On.LIST
+        if log.settled or log.wait.on is On.LIST:
+            self._lister.hurry()
 
     def _stop(self, error: Exception) -> None:
         """End the follow with an error."""
@@ -259,28 +263,17 @@ class Follow:
 
     # Pods.
 
-    def _list(self, fresh: bool) -> tuple[list[Object], float, float]:  # noqa: FBT001  a callback
-        """The pods, when they were read, and when that ended."""
-        return *self._pods(fresh), time.monotonic()
-
-    def _seen(
-        self,
-        began: float,
-        pods_read: tuple[list[Object], float, float] | None,
-        error: Exception | None,
-    ) -> None:
+    def _take_over(self, result: PodList | None, error: Exception | None) -> None:
         """Take over a list of the pods, or its error."""
-        self._looks, self._listed = False, time.monotonic()
-        pods, read, ended = pods_read or ([], began, began)
-        self._pause = max(self._every, 10 * (ended - began))
-        if pods_read is None:
-            self._failing = self._failing or began
-            passes = isinstance(error, ClusterError | TimedOut) and temporary(error)
-            late = self._listed - self._failing > MAX_UNREACHABLE or self._api.left <= 0
-            if error is not None and (late or not passes or not self._looked):
-                self._stop(error)
+        first = not self._lister.read_at
+        try:
+            pods = self._lister.end(result, error)
+        except Exception as fatal:  # noqa: BLE001  raised by `read`
+            self._stop(fatal)
             return
-        first, self._looked, self._news, self._failing = not self._looked, read, True, 0.0
+        if pods is None:
+            return
+        self._news, now = True, time.monotonic()
         present = {pod["metadata"]["uid"] for pod in pods}
         for log in self._all():
             log.missing = log.missing or log.source.uid not in present
@@ -288,8 +281,8 @@ class Follow:
             if (new := self._see(pod, first=first)) is not None:
                 self._resume(new)
         for log in self._all():
-            quiet = 0.0 if log in self._ready else self._listed - log.since
-            if log.wait.on is On.BYTES and log.outlived(self._listed, quiet):
+            quiet = 0.0 if log in self._ready else now - log.since
+            if log.wait.on is On.BYTES and log.outlived(now, quiet):
                 self._resume(log, error=Outlived())
 
     def _see(self, pod: Object, *, first: bool) -> ContainerLog | None:
@@ -331,6 +324,10 @@ class Follow:
         return container_log
 
     # The threads.
+
+    def _add_opener(self) -> None:
+        start_daemon(self._work, self._opening)
+        self._openers += 1
 
     def _work(self, calls: _Calls) -> None:
         """Make calls, and leave their results to the reader.
