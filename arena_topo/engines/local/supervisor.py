@@ -123,6 +123,37 @@ class _OutOfTime(Exception):
     """The job has run for as long as it may."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED."""
+
+    phase: Phase
+    exit_code: int | None = None
+    reason: str | None = None
+
+    def changes(self, job: Job, pods: Mapping[str, PodState]) -> dict[str, Any]:
+        """The changes that it makes to the state of a job with these pods."""
+        end = {"phase": self.phase, "exit_code": self.exit_code, "reason": self.reason}
+        if self.phase is Phase.SUSPENDED:
+            forecast = PlacementForecast(state="held", emulated=job.state.forecast.emulated)
+            return end | {"forecast": forecast, "finished": None, "scratch": None, "pods": {}}
+        now = time.time()
+        ended = {
+            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
+            for name, pod in pods.items()
+        }
+        return end | {"finished": now, "pods": ended}
+
+
+def _end_from_outside(job: Job, reason: str) -> End:
+    """The end of a job that did not end by itself: suspended if it is marked so, else failed."""
+    if not job.is_marked(HELD):
+        return End(phase=Phase.FAILED, reason=reason)
+    name, namespace = job.submission.name, job.submission.namespace
+    starts = f"`{command('resume', name, namespace=namespace)}` starts it"
+    return End(phase=Phase.SUSPENDED, reason=starts)
+
+
 class Supervisor:
     """Runs one job from the queue to its end."""
 
@@ -143,37 +174,33 @@ class Supervisor:
 
     def run(self) -> None:
         """Run the job to its end, and record how it ended."""
-        code: int | None = None
-        reason: str | None = "the process that ran the job broke down"
-        held = False
+        end = End(phase=Phase.FAILED, reason="the process that ran the job broke down")
         try:
-            self._wait_for_turn()
-            code, reason = self._run()
-        except _Stopped:
-            held, reason = self._job.is_marked(HELD), "stopped"
-        except _OutOfTime:
-            over = "the job ran for longer than its --running-timeout allows"
-            self._store.add_event(self._job, DEADLINE, over, kind="Warning")
-            reason = f"{DEADLINE}: {over}"
-        except (ArenaError, OSError) as error:
-            code = _NOT_STARTED
-            reason = error.sentence if isinstance(error, ArenaError) else str(error)
-            # In the log as well, where a person looks first.
-            self._log_message(reason)
+            end = self._run()
         finally:
             # After an error of this program as well, no process is left running.
-            left = self._end(self._processes)
-            if left:
+            if left := self._end(self._processes):
                 what = f"{processes.processes_text(left)} cannot be ended"
                 self._store.add_event(self._job, "Left", what, kind="Warning")
             remove_scratch(self._store, self._job)
-            if self._job.is_marked(UNWANTED):
-                with self._store.lock():
-                    if self._store.contains(self._job):
-                        self._store.remove(self._job.folder)
-            else:
-                end = _held(self._job) if held else _ended(self._pods.items(), code, reason)
-                self._finish(end)
+            self._record(end)
+
+    def _run(self) -> End:
+        """Run the job until it ends by itself, or has to; how it ended."""
+        try:
+            self._wait_for_turn()
+            return self._run_pods()
+        except _Stopped:
+            return _end_from_outside(self._job, "stopped")
+        except _OutOfTime:
+            over = "the job ran for longer than its --running-timeout allows"
+            self._store.add_event(self._job, DEADLINE, over, kind="Warning")
+            return End(phase=Phase.FAILED, reason=f"{DEADLINE}: {over}")
+        except (ArenaError, OSError) as error:
+            reason = error.sentence if isinstance(error, ArenaError) else str(error)
+            # In the log as well, where a person looks first.
+            self._log_message(reason)
+            return End(phase=Phase.FAILED, exit_code=_NOT_STARTED, reason=reason)
 
     # ------------------------------------------------------------------ the queue
 
@@ -216,8 +243,8 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the pods
 
-    def _run(self) -> tuple[int, str | None]:
-        """Run the job to its end; the exit code, and the reason of a failure."""
+    def _run_pods(self) -> End:
+        """Start the pods, and the launcher again while it fails and may; how the job ended."""
         pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
         scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
         # Recorded before it is made: a process that ends the job without its supervisor removes it.
@@ -248,7 +275,7 @@ class Supervisor:
             code = self._launch(pods.launcher, folder)
             if code == 0:
                 self._store.add_event(self._job, "Completed", "the launcher ended with exit code 0")
-                return 0, None
+                return End(phase=Phase.SUCCEEDED, exit_code=0)
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
@@ -259,7 +286,7 @@ class Supervisor:
                 with contextlib.suppress(OSError):
                     logs.begin_run(self._job.folder / "pods" / self._launcher)
                 self._log = None
-        return code, failed
+        return End(phase=Phase.FAILED, exit_code=code, reason=failed)
 
     def _guard(self) -> None:
         """Fork a guard, which ends the job's processes as soon as this process is killed.
@@ -444,19 +471,28 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the record
 
-    def _finish(self, end: Mapping[str, Any]) -> None:
-        """Record the end of the job, retrying while the disk is full."""
+    def _record(self, end: End) -> None:
+        """Record the end of the job, retrying while the disk is full; remove an unwanted job."""
+        # Looked for only now: the last act of a job may be to delete itself.
+        if self._job.is_marked(UNWANTED):
+            with self._store.lock():
+                if self._store.contains(self._job):
+                    self._store.remove(self._job.folder)
+            return
+        changes = end.changes(self._job, self._pods)
         # `delete` and `suspend` do not wait for room on the disk.
         with contextlib.suppress(_Stopped):
             while True:
                 try:
-                    return self._write(**end)
+                    self._write(**changes)
                 except ArenaError:
                     if not self._store.make_room(self._job):
                         self._signals.wait(_TICK)
                     elif self._log is not None:
                         # The remark about output that the full disk did not take.
                         self._log.write(b"")
+                else:
+                    return
 
     def _note(self, **changes: Any) -> None:
         """Record how far the job is, unless the disk is full: its end is recorded in any case."""
@@ -560,15 +596,13 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
     if current.is_marked(UNWANTED):
         store.remove(current.folder)
         return None
-    if current.is_marked(HELD):
-        return _recorded(store, current, current.changed(**_held(current)))
     supervisor = current.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"
-    end = _ended(current.state.pods.items(), None, reason)
-    return _recorded(store, current, current.changed(**end, supervisor=None))
+    changes = _end_from_outside(current, reason).changes(current, current.state.pods)
+    return _recorded(store, current, current.changed(**changes))
 
 
 def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
@@ -584,37 +618,6 @@ def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
         except ArenaError:
             if not store.make_room(job):
                 return msgspec.structs.replace(job, state=state)
-
-
-def _ended(
-    pods: Iterable[tuple[str, PodState]], code: int | None, reason: str | None
-) -> dict[str, Any]:
-    """The changes in the state of a job that ends now."""
-    now = time.time()
-    return {
-        "phase": Phase.SUCCEEDED if code == 0 else Phase.FAILED,
-        "exit_code": code,
-        "reason": reason,
-        "finished": now,
-        "pods": {
-            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
-            for name, pod in pods
-        },
-    }
-
-
-def _held(job: Job) -> dict[str, Any]:
-    """The changes in the state of a job that is suspended."""
-    asked = job.submission
-    return {
-        "phase": Phase.SUSPENDED,
-        "forecast": PlacementForecast(state="held", emulated=job.state.forecast.emulated),
-        "reason": f"`{command('resume', asked.name, namespace=asked.namespace)}` starts it",
-        "finished": None,
-        "exit_code": None,
-        "scratch": None,
-        "pods": {},
-    }
 
 
 # ---------------------------------------------------------------- files and surroundings
