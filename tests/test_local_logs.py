@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -671,6 +672,34 @@ def test_the_tail_of_a_log_of_many_files_is_counted_in_lines(tmp_path, monkeypat
     assert (
         pod.text(tail=tail).split() == [b"%d" % number for number in range(50)][50 - tail or 50 :]
     )
+
+
+@pytest.mark.parametrize("options", [LogOptions(), FOLLOW])
+def test_a_very_long_line_does_not_hide_the_lines_behind_it(tmp_path, options):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    pod.write(b"before\n" + b"x" * (5 << 20) + b"\nafter\n")
+    demo.end()
+    with demo.follow(options) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert [text[:6] for text in reader.texts] == [b"before", b"xxxxxx", b"after"]
+    assert [line.text[:6] for line in logs.all_lines(demo.entry)] == [b"before", b"xxxxxx", b"after"]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_much_that_is_older_than_asked_for_does_not_hide_what_is_new(tmp_path, follows):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    pod.write(numbered(0, 60_000))
+    time.sleep(0.01)
+    moment = datetime.now(UTC).isoformat()
+    pod.write(b"new\n")
+    demo.end()
+    with demo.follow(LogOptions(follow=follows, since_time=moment)) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert reader.texts == [b"new"]
 
 
 def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):

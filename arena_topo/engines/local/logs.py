@@ -424,10 +424,11 @@ class _Lines:
         return [line for line in lines if line.at >= self._begins] if self._begins else lines
 
     def take(self) -> list[Line | Notice]:
-        """The next lines and notices of about `_BATCH` bytes."""
+        """The next lines and notices, of about `_BATCH` bytes or more; none: no more now."""
         items: list[Line | Notice] = []
         left = _BATCH
-        while left > 0 and (got := self._reader.read()) is not None:
+        # A batch may be the middle of one line, or older than what is wanted.
+        while (left > 0 or not items) and (got := self._reader.read()) is not None:
             if isinstance(got, bytes):
                 left -= len(got)
                 items += self._wanted(self._parser.feed(got))
