@@ -29,10 +29,12 @@ from typing import Any
 
 import msgspec
 
-from arena_topo.engines import DEADLINE, Phase
+from arena_topo.engines import DEADLINE, Phase, log_files
 from arena_topo.engines.local import logs, mpirun, processes, scheduler
 from arena_topo.engines.local.store import (
     HELD,
+    LOCAL_PLACE,
+    POD_LOGS,
     UNWANTED,
     Job,
     JobState,
@@ -42,6 +44,7 @@ from arena_topo.engines.local.store import (
     launcher_name,
     worker_name,
 )
+from arena_topo.engines.rank_tags import tagging
 from arena_topo.errors import ArenaError, NotFound, command
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Manifest, PlacementForecast
@@ -124,7 +127,7 @@ class _OutOfTime(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class JobEnd:
     """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED."""
 
     phase: Phase
@@ -145,13 +148,13 @@ class End:
         return end | {"finished": now, "pods": ended}
 
 
-def _end_from_outside(job: Job, reason: str) -> End:
+def _end_from_outside(job: Job, reason: str) -> JobEnd:
     """The end of a job that did not end by itself: suspended if it is marked so, else failed."""
     if not job.is_marked(HELD):
-        return End(phase=Phase.FAILED, reason=reason)
+        return JobEnd(phase=Phase.FAILED, reason=reason)
     name, namespace = job.submission.name, job.submission.namespace
     starts = f"`{command('resume', name, namespace=namespace)}` starts it"
-    return End(phase=Phase.SUSPENDED, reason=starts)
+    return JobEnd(phase=Phase.SUSPENDED, reason=starts)
 
 
 class Supervisor:
@@ -168,13 +171,13 @@ class Supervisor:
         self._running: dict[int, str] = {}
         self._pods: dict[str, PodState] = {}
         self._environments: dict[str, dict[str, str]] = {}
-        self._log: logs.LogWriter | None = None
+        self._log: log_files.LogWriter | None = None
         self._drain: threading.Thread | None = None
         self._deadline = math.inf
 
     def run(self) -> None:
         """Run the job to its end, and record how it ended."""
-        end = End(phase=Phase.FAILED, reason="the process that ran the job broke down")
+        end = JobEnd(phase=Phase.FAILED, reason="the process that ran the job broke down")
         try:
             end = self._run()
         finally:
@@ -185,7 +188,7 @@ class Supervisor:
             remove_scratch(self._store, self._job)
             self._record(end)
 
-    def _run(self) -> End:
+    def _run(self) -> JobEnd:
         """Run the job until it ends by itself, or has to; how it ended."""
         try:
             self._wait_for_turn()
@@ -195,12 +198,12 @@ class Supervisor:
         except _OutOfTime:
             over = "the job ran for longer than its --running-timeout allows"
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
-            return End(phase=Phase.FAILED, reason=f"{DEADLINE}: {over}")
+            return JobEnd(phase=Phase.FAILED, reason=f"{DEADLINE}: {over}")
         except (ArenaError, OSError) as error:
             reason = error.sentence if isinstance(error, ArenaError) else str(error)
             # In the log as well, where a person looks first.
             self._log_message(reason)
-            return End(phase=Phase.FAILED, exit_code=_NOT_STARTED, reason=reason)
+            return JobEnd(phase=Phase.FAILED, exit_code=_NOT_STARTED, reason=reason)
 
     # ------------------------------------------------------------------ the queue
 
@@ -243,7 +246,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the pods
 
-    def _run_pods(self) -> End:
+    def _run_pods(self) -> JobEnd:
         """Start the pods, and the launcher again while it fails and may; how the job ended."""
         pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
         scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
@@ -275,7 +278,7 @@ class Supervisor:
             code = self._launch(pods.launcher, folder)
             if code == 0:
                 self._store.add_event(self._job, "Completed", "the launcher ended with exit code 0")
-                return End(phase=Phase.SUCCEEDED, exit_code=0)
+                return JobEnd(phase=Phase.SUCCEEDED, exit_code=0)
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
@@ -284,9 +287,9 @@ class Supervisor:
                 while time.monotonic() < again:
                     self._wait(again - time.monotonic())
                 with contextlib.suppress(OSError):
-                    logs.begin_run(self._job.folder / "pods" / self._launcher)
+                    log_files.begin_run(self._job.folder / POD_LOGS / self._launcher)
                 self._log = None
-        return End(phase=Phase.FAILED, exit_code=code, reason=failed)
+        return JobEnd(phase=Phase.FAILED, exit_code=code, reason=failed)
 
     def _guard(self) -> None:
         """Fork a guard, which ends the job's processes as soon as this process is killed.
@@ -433,13 +436,11 @@ class Supervisor:
         if marked or not self._store.contains(self._job):
             raise _Stopped
 
-    def _writer(self) -> logs.LogWriter:
+    def _writer(self) -> log_files.LogWriter:
         if self._log is None:
-            place = self._job.folder / "pods" / self._launcher
-            # Not `parents`: the folder of a job that was removed must not come back.
-            place.parent.mkdir(mode=0o700, exist_ok=True)
             # The command that started this process has checked the variable.
-            self._log = logs.LogWriter(place, logs.log_size_limit(os.environ))
+            most = log_files.log_size_limit(os.environ)
+            self._log = log_files.LogWriter(self._job.folder / POD_LOGS / self._launcher, most)
         return self._log
 
     def _log_message(self, message: str) -> None:
@@ -471,13 +472,13 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the record
 
-    def _record(self, end: End) -> None:
+    def _record(self, end: JobEnd) -> None:
         """Record the end of the job, retrying while the disk is full; remove an unwanted job."""
         # Looked for only now: the last act of a job may be to delete itself.
         if self._job.is_marked(UNWANTED):
             with self._store.lock():
                 if self._store.contains(self._job):
-                    self._store.remove(self._job.folder)
+                    remove_job(self._store, self._job, self._job, os.environ)
             return
         changes = end.changes(self._job, self._pods)
         # `delete` and `suspend` do not wait for room on the disk.
@@ -594,7 +595,7 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
     left = end_processes(store, current.folder, current.submission.uid, grace=0.0)
     remove_scratch(store, current)
     if current.is_marked(UNWANTED):
-        store.remove(current.folder)
+        remove_job(store, current, current, os.environ)
         return None
     supervisor = current.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
@@ -621,6 +622,48 @@ def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
 
 
 # ---------------------------------------------------------------- files and surroundings
+
+
+def remove_job(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+    """Move the logs of a job without processes into the archive, and remove the job.
+
+    `before` is the job before it was ended to be removed. The caller holds the lock. The job is
+    removed also if the archive cannot be written.
+    """
+    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
+        _archive_logs(store, job, before, environment)
+    store.remove(job.folder)
+
+
+def _archive_logs(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+    from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to run a job
+    from arena_topo.engines import archive  # noqa: PLC0415  as above
+
+    pods = job.folder / POD_LOGS
+    # Only launchers have output.
+    launcher = next(logs.sources(job))
+    if not log_files.parts(str(pods / launcher.pod)):
+        return
+    # Their room is for what the archive says about the job, where the disk is full.
+    for name in ("room", "events", "pods.json"):
+        with contextlib.suppress(OSError):
+            (job.folder / name).unlink()
+    asked, state = before.submission, before.state
+    manifest = store.objects(job)[0]
+    head = archive.JobHead(
+        place=LOCAL_PLACE,
+        namespace=asked.namespace,
+        name=asked.name,
+        uid=asked.uid,
+        created=asked.created,
+        phase=state.phase.value,
+        exit_code=state.exit_code,
+        slots=read_pods(manifest, asked.gpus).slots,
+        tags=tagging(launcher_command(manifest)),
+        deleted=not state.phase.over,
+        moved=(launcher,),
+    )
+    archive.open_archive(environment).adopt(head, pods)
 
 
 def remove_scratch(store: JobStore, job: Job) -> None:
