@@ -436,7 +436,7 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     seen = Situation(
         cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
     )
-    return head_of(map(_waiting, queue), seen)
+    return head_of(sorted(map(_waiting, queue), key=lambda gang: gang.rank), seen)
 
 
 def latest_local_start(job: Job, jobs: Iterable[Job]) -> float | None:
