@@ -697,6 +697,18 @@ def test_the_oldest_moved_logs_make_room(tmp_path: Path) -> None:
     assert not archive.kept("local", "team", "train")
 
 
+@pytest.mark.parametrize("pod", ["a\0b", "../../x", "/etc", "", "..", "x" * 300])
+def test_a_pod_of_a_moved_log_is_a_folder_of_its_job(tmp_path: Path, pod: str) -> None:
+    heard: list[str] = []
+    archive = Archive(tmp_path / "logs", tell=heard.append)
+    file = moved(archive, tmp_path, [b"one\n"]).folder / "job.json"
+    head = json.loads(file.read_text())
+    head["moved"][0]["pod"] = pod
+    file.write_text(json.dumps(head))
+    assert archive.kept("local", "team", "train") == ()
+    assert "it names a pod that no folder can be named after" in heard[0]
+
+
 @pytest.mark.parametrize("odd", ["pipe", "folder", "nothing", "garbage"])
 def test_an_odd_file_among_moved_logs_stops_no_reader(
     archive: Archive, tmp_path: Path, odd: str

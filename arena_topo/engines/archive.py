@@ -95,6 +95,8 @@ CHUNK = 1 << 16
 
 _JOB, _PODS = "job.json", "pods"
 
+_POD = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_.]{0,254}")
+
 _GAP, _END, _CUT = b"# gap", b"# end", b"# cut"
 
 _UNFED = b"# no line feed"
@@ -766,6 +768,9 @@ def _decoded(data: bytes, kind: type[Head]) -> Head:
         decoded = msgspec.convert(json.loads(data), kind)
     except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(str(error)) from error
-    if isinstance(decoded, Source) and not 0 <= max(decoded.run, decoded.worker or 0) <= _MOST:
-        raise Damaged("its first row names no run of a container")
+    sources = (decoded,) if isinstance(decoded, Source) else decoded.moved
+    if not all(0 <= max(source.run, source.worker or 0) <= _MOST for source in sources):
+        raise Damaged("it names no run of a container")
+    if isinstance(decoded, JobHead) and not all(_POD.fullmatch(source.pod) for source in sources):
+        raise Damaged("it names a pod that no folder can be named after")
     return decoded
