@@ -351,6 +351,8 @@ class LogLines:
         self._reader, self._begins, self._pieces = reader, begins, pieces
         self.came = 0.0
         """When the last of it was read (`time.monotonic`)."""
+        self.behind = False
+        """Whether `take` may have left bytes that are there already."""
         self.begin(source)
 
     def begin(self, source: Source) -> None:
@@ -370,11 +372,19 @@ class LogLines:
         return [line for line in lines if line.at >= self._begins] if self._begins else lines
 
     def take(self) -> list[Line | Notice]:
-        """The next lines and notices, of about `_BATCH` bytes or more; none: no more now."""
+        """The next lines and notices of about `_BATCH` bytes.
+
+        None of them: the bytes are the middle of a line, or older than what is wanted, or there are
+        no more now.
+        """
         items: list[Line | Notice] = []
         left = _BATCH
-        # A batch may be the middle of one line, or older than what is wanted.
-        while (left > 0 or not items) and (got := self._reader.read()) is not None:
+        self.behind = True
+        while left > 0:
+            got = self._reader.read()
+            if got is None:
+                self.behind = False
+                break
             if isinstance(got, bytes):
                 left -= len(got)
                 items += self._wanted(self._parser.feed(got))
@@ -400,6 +410,6 @@ def run_lines(place: Path, source: Source) -> Iterator[Line]:
         if run and reader.begin(run, None):
             reader.last = run[-1]
             lines = LogLines(reader, source)
-            while some := lines.take():
+            while (some := lines.take()) or lines.behind:
                 yield from (item for item in some if isinstance(item, Line))
             yield from lines.finish()

@@ -116,7 +116,8 @@ class LocalFollowing:
             left = until - time.monotonic()
             if came or left <= 0 or (self._bounded and self.done):
                 return came
-            time.sleep(min(_STEP, left))
+            if not any(pod.behind for pod in self._pods):
+                time.sleep(min(_STEP, left))
 
     def _update(self, job: Job | None, *, first: bool = False) -> None:
         self._looked = time.monotonic()
@@ -143,6 +144,11 @@ class _Pod:
         self._bounded = options.previous or not options.follow
         self._joined = self._early = False
         self._ending: LogTurn | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether there may be bytes in its log that were not read yet."""
+        return not self.over and self._lines.behind
 
     def seen(self, job: Job | None, *, first: bool) -> None:
         """Take over from the job's record whether the pod has started, and whether it is over."""
@@ -194,7 +200,7 @@ class _Pod:
             came = self._lines.take()
         except OSError as error:
             return [*items, *self._refused(error)]
-        if not came and (self._bounded or self._ending is not None):
+        if not (came or self.behind) and (self._bounded or self._ending is not None):
             self.over = True
             came += self._lines.finish()
             if self._ending is not None and not self._bounded:
