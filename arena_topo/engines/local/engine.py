@@ -706,32 +706,32 @@ class LocalBackend:
 
         forecast = scheduler.present(job)
         job = structs.replace(job, state=job.changed(forecast=forecast))
-        asked, state = job.submission, job.state
+        submission, state = job.submission, job.state
         phase, reason = state.phase, state.reason or (_LATER if job.later else None)
         if not phase.over and not scheduler.is_here(job):
             phase = Phase.UNKNOWN
-            reason = f"it runs on {asked.host}, which cannot be looked into from here"
+            reason = f"it runs on {submission.host}, which cannot be looked into from here"
         pods = tuple(_instances(job))
-        held = state.phase is Phase.SUSPENDED
+        suspended = state.phase is Phase.SUSPENDED
         begun = (job.folder / "pods.json").exists()
         return JobStatus(
-            uid=asked.uid,
-            name=asked.name,
-            namespace=asked.namespace,
+            uid=submission.uid,
+            name=submission.name,
+            namespace=submission.namespace,
             phase=phase,
-            created=asked.created,
+            created=submission.created,
             finished=state.finished,
             deadline=job.deadline,
-            instances=() if held else pods,
-            stopped=pods if held and begun else (),
-            priority=asked.priority or "N/A",
-            request_gpus=asked.workers * asked.gpus,
-            allocated_gpus=asked.workers * asked.gpus if phase is Phase.RUNNING else 0,
+            instances=() if suspended else pods,
+            stopped=pods if suspended and begun else (),
+            priority=submission.priority or "N/A",
+            request_gpus=submission.workers * submission.gpus,
+            allocated_gpus=submission.workers * submission.gpus if phase is Phase.RUNNING else 0,
             forecast=forecast,
             reason=reason,
             exit_code=state.exit_code,
             command=launcher_command(self._mpijob(job)),
-            training=asked.training,
+            training=submission.training,
         )
 
 

@@ -41,11 +41,11 @@ _LOOK = 0.25
 
 def pipe() -> tuple[int, int]:
     """The ends of a pipe for the output of a pod: to be drained, and the pod's."""
-    heard, writable = os.pipe()
+    readable, writable = os.pipe()
     # Refused beyond the user's limit of all pipes.
     with contextlib.suppress(OSError):
-        fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
-    return heard, writable
+        fcntl.fcntl(readable, fcntl.F_SETPIPE_SZ, _PIPE)
+    return readable, writable
 
 
 def sources(stored: Job) -> Iterator[Source]:

@@ -165,8 +165,8 @@ class Supervisor:
         self._job = job
         self._umask = umask
         self._lock = lock
-        self._asked = job.submission
-        self._launcher = launcher_name(self._asked.name)
+        self._submission = job.submission
+        self._launcher = launcher_name(self._submission.name)
         self._signals = _SignalWaiter()
         self._running: dict[int, str] = {}
         self._pods: dict[str, PodState] = {}
@@ -226,7 +226,7 @@ class Supervisor:
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise record the reason."""
         # Not under the lock: a driver may take half a minute to list no GPUs.
-        scheduler.local_machines(self._asked.emulate)
+        scheduler.local_machines(self._submission.emulate)
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
             try:
@@ -248,15 +248,15 @@ class Supervisor:
 
     def _run_pods(self) -> JobEnd:
         """Start the pods, and the launcher again while it fails and may; how the job ended."""
-        pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
-        scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
+        pods = read_pods(self._store.objects(self._job)[0], self._submission.gpus)
+        scratch = Path(_temporary(self._submission)) / _scratch_name(self._submission)
         # Recorded before it is made: a process that ends the job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
-        folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
+        folder = self._submission.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, does not exist")
-        for remark in self._asked.remarks:
+        for remark in self._submission.remarks:
             self._log_message(remark)
         here = mpirun.interfaces()
         variables = {**pods.launcher_environment, **pods.worker_environment}.items()
@@ -266,11 +266,13 @@ class Supervisor:
             self._log_message(mpirun.no_interface(absent))
         self._prepare(pods, scratch, folder)
         self._guard()
-        for index in range(self._asked.workers):
+        for index in range(self._submission.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
             sleep = ["/bin/sh", "-c", "exec sleep 2147483647"]
-            self._start(worker_name(self._asked.name, index), sleep, folder, subprocess.DEVNULL)
-        workers = counted(self._asked.workers, "worker")
+            self._start(
+                worker_name(self._submission.name, index), sleep, folder, subprocess.DEVNULL
+            )
+        workers = counted(self._submission.workers, "worker")
         self._store.add_event(self._job, "Started", f"{workers} ready for mpirun")
         self._deadline = time.monotonic() + pods.seconds
         source = f"pod/{self._launcher}"
@@ -314,7 +316,7 @@ class Supervisor:
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write the files for pods, `mpirun` and the agent: environments, hosts, stand-ins."""
-        job, control = self._asked, self._job.folder
+        job, control = self._submission, self._job.folder
         cluster = scheduler.local_machines(job.emulate)
         if not _is_plain(str(control)):
             control = scratch
@@ -368,7 +370,7 @@ class Supervisor:
         launches = devices is None
         here = mpirun.interfaces()
         foreign = (*_FOREIGN_LAUNCHES, processes.KEEPER_MARK)
-        given = self._asked.environment.items()
+        given = self._submission.environment.items()
         stated = pods.launcher_environment if launches else pods.worker_environment
         both = {name: text for name, text in given if not name.startswith(foreign)} | {
             name: text for name, text in stated.items() if not mpirun.foreign(name, text, here)
@@ -380,7 +382,7 @@ class Supervisor:
             "TMPDIR": str(scratch),
             "CUDA_VISIBLE_DEVICES": devices or "",
             "NVIDIA_VISIBLE_DEVICES": devices or "void",
-            processes.JOB_MARK: self._asked.uid,
+            processes.JOB_MARK: self._submission.uid,
             processes.POD_MARK: pod,
         }
 
@@ -406,8 +408,8 @@ class Supervisor:
 
     def _launch(self, command: Sequence[str], folder: str) -> int:
         """Run the launcher to its end, and end the processes that it leaves; its exit code."""
-        heard, writable = logs.pipe()
-        self._drain = threading.Thread(target=self._writer().drain, args=(heard,), daemon=True)
+        readable, writable = logs.pipe()
+        self._drain = threading.Thread(target=self._writer().drain, args=(readable,), daemon=True)
         self._drain.start()
         try:
             self._start(self._launcher, command, folder, writable)
@@ -460,7 +462,7 @@ class Supervisor:
 
     def _processes(self) -> AbstractSet[int]:
         """Every process of the job, including those that have cleared their environment."""
-        return processes.processes_of_job(self._asked.uid) | processes.descendants(os.getpid())
+        return processes.processes_of_job(self._submission.uid) | processes.descendants(os.getpid())
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
         """End processes, and wait until their output is written."""
@@ -512,8 +514,8 @@ class _SignalWaiter:
 
     def __init__(self) -> None:
         self._stopped = False
-        self._heard, ring = os.pipe()
-        for end in (self._heard, ring):
+        self._wakeup, ring = os.pipe()
+        for end in (self._wakeup, ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._stop)
@@ -527,8 +529,8 @@ class _SignalWaiter:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but no longer than until the next signal."""
-        if not self._stopped and select.select([self._heard], [], [], seconds)[0]:
-            os.read(self._heard, 512)
+        if not self._stopped and select.select([self._wakeup], [], [], seconds)[0]:
+            os.read(self._wakeup, 512)
         if self._stopped:
             raise _Stopped
 
@@ -648,17 +650,17 @@ def _archive_logs(store: JobStore, job: Job, before: Job, environment: Mapping[s
     for name in ("room", "events", "pods.json"):
         with contextlib.suppress(OSError):
             (job.folder / name).unlink()
-    asked, state = before.submission, before.state
+    submission, state = before.submission, before.state
     manifest = store.objects(job)[0]
     head = archive.JobHead(
         place=LOCAL_PLACE,
-        namespace=asked.namespace,
-        name=asked.name,
-        uid=asked.uid,
-        created=asked.created,
+        namespace=submission.namespace,
+        name=submission.name,
+        uid=submission.uid,
+        created=submission.created,
         phase=state.phase.value,
         exit_code=state.exit_code,
-        slots=read_pods(manifest, asked.gpus).slots,
+        slots=read_pods(manifest, submission.gpus).slots,
         tags=tagging(launcher_command(manifest)),
         deleted=not state.phase.over,
         moved=(launcher,),
