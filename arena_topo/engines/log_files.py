@@ -22,7 +22,6 @@ from typing import NamedTuple, Self
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Parser, Source, stamped
 from arena_topo.engines.private import require_file
 from arena_topo.errors import ArenaError, NotFound, UsageError
-from arena_topo.job import Quantity
 
 DEFAULT_LOG_SIZE = 64 << 20
 """The size of a log: somewhat more than a kubelet's 5 files of 10 MiB
@@ -61,6 +60,8 @@ def log_size_limit(environment: Mapping[str, str]) -> int | None:
     text = environment.get(LIMIT_VARIABLE, "")
     if not text:
         return DEFAULT_LOG_SIZE
+    from arena_topo.job import Quantity  # noqa: PLC0415  not to read logs
+
     try:
         size = int(Quantity.parse(text).amount)
     except ValueError as error:
