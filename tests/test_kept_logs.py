@@ -9,8 +9,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,17 @@ from hypothesis import strategies as st
 from replacing import replace
 
 from arena_topo.engines import JobStatus, Options, Phase
-from arena_topo.engines.archive import AGE, ARCHIVE_VARIABLE, Archive, Kept, open_archive
+from arena_topo.engines.archive import (
+    AGE,
+    ARCHIVE_VARIABLE,
+    Archive,
+    JobHead,
+    Kept,
+    open_archive,
+)
 from arena_topo.engines.engine_choice import open_backend
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source, stamped
+from arena_topo.engines.log_files import LogWriter, begin_run
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.joblogs import notices
 from arena_topo.joblogs.ranks import LineAttributor
@@ -618,13 +627,104 @@ def test_with_keeping_off_what_was_kept_is_still_served(tmp_path: Path) -> None:
     assert served(off) == [line(1)]
 
 
-def test_the_archive_takes_the_log_of_a_job_that_is_deleted(archive: Archive) -> None:
-    log = [line(at, "", CHIEF if at % 2 else WORKER) for at in range(1, 3000)]
-    archive.adopt("local", OVER, iter(log), slots=4)
-    (kept,) = archive.kept("local", "team", "train")
-    assert list(archive.lines(kept)) == log
-    assert kept.complete
-    assert kept.slots == 4
+def moved(
+    archive: Archive, folder: Path, data: Sequence[bytes], *, most: int | None = None
+) -> Kept:
+    """Move a log of several runs, as its supervisor writes it, into the archive."""
+    place = folder / "pods" / CHIEF.pod
+    place.parent.mkdir()
+    for run in data:
+        begin_run(place)
+        writer = LogWriter(place, most)
+        for start in range(0, len(run), 4096):
+            writer.write(run[start : start + 4096])
+    head = JobHead(
+        place="local",
+        namespace="team",
+        name="train",
+        uid="u1",
+        created=100.0,
+        phase="SUCCEEDED",
+        exit_code=0,
+        slots=4,
+        moved=(CHIEF,),
+    )
+    archive.adopt(head, place.parent)
+    assert not place.exists()
+    [kept] = archive.kept("local", "team", "train")
+    return kept
+
+
+def test_the_log_of_a_deleted_job_is_moved_into_the_archive(
+    archive: Archive, tmp_path: Path
+) -> None:
+    kept = moved(archive, tmp_path, [b"first try\n", b"one\n\xff\ntwo without an end"])
+    assert (kept.complete, kept.slots, kept.sources) == (True, 4, (CHIEF, replace(CHIEF, run=1)))
+    lines = list(archive.lines(kept))
+    assert [(one.text, one.source.run, one.fed) for one in lines] == [
+        (b"first try", 0, True),
+        (b"one", 1, True),
+        (b"\xff", 1, True),
+        (b"two without an end", 1, False),
+    ]
+    assert (kept.first, kept.last) == (lines[0].at, lines[-1].at)
+    [last] = archive.lines(kept, LogOptions(tail=1))
+    assert last == lines[-1]
+    assert [one.text for one in archive.lines(kept, LogOptions(previous=True))] == [b"first try"]
+
+
+def test_a_log_that_is_moved_keeps_within_the_size_of_the_archive(tmp_path: Path) -> None:
+    log = b"".join(b"%0100d\n" % number for number in range(50_000))
+    small = Archive(tmp_path / "logs", most=1 << 20)
+    kept = moved(small, tmp_path, [log], most=8 << 20)
+    assert disk(small.root or tmp_path) < (1 << 20) + (1 << 16)
+    rest = [one.text for one in small.lines(kept)]
+    assert len(rest) > 1000
+    assert rest == log.split(b"\n")[-len(rest) - 1 : -1]
+    assert (kept.lacking, kept.complete) == ((CHIEF,), False)
+
+
+def test_the_oldest_moved_logs_make_room(tmp_path: Path) -> None:
+    log = b"".join(b"%0100d\n" % number for number in range(50_000))
+    clock = [time.time()]
+    archive = Archive(tmp_path / "logs", most=8 << 20, clock=lambda: clock[0])
+    moved(archive, tmp_path, [log])
+    clock[0] += 3600.0
+    archive.tidy()
+    assert archive.kept("local", "team", "train")
+    archive.most = 1 << 20
+    archive.tidy()
+    assert not archive.kept("local", "team", "train")
+
+
+@pytest.mark.parametrize("pod", ["a\0b", "../../x", "/etc", "", "..", "x" * 300])
+def test_a_pod_of_a_moved_log_is_a_folder_of_its_job(tmp_path: Path, pod: str) -> None:
+    heard: list[str] = []
+    archive = Archive(tmp_path / "logs", tell=heard.append)
+    file = moved(archive, tmp_path, [b"one\n"]).folder / "job.json"
+    head = json.loads(file.read_text())
+    head["moved"][0]["pod"] = pod
+    file.write_text(json.dumps(head))
+    assert archive.kept("local", "team", "train") == ()
+    assert "it names a pod that no folder can be named after" in heard[0]
+
+
+@pytest.mark.parametrize("odd", ["pipe", "folder", "nothing", "garbage"])
+def test_an_odd_file_among_moved_logs_stops_no_reader(
+    archive: Archive, tmp_path: Path, odd: str
+) -> None:
+    kept = moved(archive, tmp_path, [b"one\n"])
+    [file] = kept.folder.rglob("*-0.log")
+    file.unlink()
+    if odd == "pipe":
+        os.mkfifo(file)
+    elif odd == "folder":
+        file.mkdir()
+    elif odd == "garbage":
+        file.write_bytes(b"\xff\0" * 1000)
+    for found in archive.kept("local", "team", "train"):
+        with suppress(ArenaError):
+            list(archive.lines(found))
 
 
 def test_files_that_make_no_sense_are_no_jobs(archive: Archive) -> None:

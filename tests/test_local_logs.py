@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_local_engine import PATIENCE, ended, engine, eventually, job, log, started, submit
 
-from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines import JobStatus, Phase, log_files
 from arena_topo.engines.archive import open_archive
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
-from arena_topo.engines.local import logs, store
+from arena_topo.engines.local import store
 from arena_topo.engines.local.engine import LocalBackend
-from arena_topo.engines.local.logs import LocalFollowing, LogWriter
+from arena_topo.engines.local.logs import LocalFollowing
+from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.joblogs import follow
 from arena_topo.joblogs.asked import Asked
@@ -399,7 +402,7 @@ def held(place: Path) -> int:
 
 
 def test_a_job_that_says_60_megabytes_keeps_a_bounded_part_with_the_last_lines(tmp_path, engine):
-    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "8Mi"}
+    engine._environment = {**os.environ, log_files.LIMIT_VARIABLE: "8Mi"}
     submit(engine, job("demo", "seq -f '%0.0f some words that make the line longer' 1500000"))
     status = ended(engine, "demo")
     assert 6 << 20 <= held(place(tmp_path)) <= (8 << 20) + (1 << 17)
@@ -417,7 +420,7 @@ def test_a_job_that_says_60_megabytes_keeps_a_bounded_part_with_the_last_lines(t
 
 
 def test_a_follower_that_keeps_up_misses_no_line_of_a_log_that_is_cut(engine, tmp_path):
-    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "1Mi"}
+    engine._environment = {**os.environ, log_files.LIMIT_VARIABLE: "1Mi"}
     # Runs at most 256 KiB ahead of who reads.
     Path("writer.py").write_text(
         "import os, time\n"
@@ -450,7 +453,7 @@ def test_a_follower_that_keeps_up_misses_no_line_of_a_log_that_is_cut(engine, tm
 
 @pytest.mark.parametrize("text", ["lots", "-1", "5 MB"])
 def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
-    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: text}
+    engine._environment = {**os.environ, log_files.LIMIT_VARIABLE: text}
     with pytest.raises(UsageError, match="ARENA_TOPO_LOCAL_LOG_LIMIT") as caught:
         submit(engine, job("demo", "true"))
     assert caught.value.hint == "set a size such as 64Mi"
@@ -460,17 +463,17 @@ def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
 def test_a_limit_that_is_none_is_said_when_a_job_is_resumed(engine):
     submit(engine, job("demo", "sleep 600"))
     engine.pausing.suspend("demo", "default")
-    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "lots"}
+    engine._environment = {**os.environ, log_files.LIMIT_VARIABLE: "lots"}
     with pytest.raises(UsageError, match="ARENA_TOPO_LOCAL_LOG_LIMIT"):
         engine.pausing.resume("demo", "default")
     assert engine.job("demo", "default").phase is Phase.SUSPENDED
 
 
 def test_the_limit_is_a_quantity_and_nought_keeps_everything():
-    assert logs.log_size_limit({}) == 64 << 20
-    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
-    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "1000"}) == 1000
-    assert logs.log_size_limit({logs.LIMIT_VARIABLE: "0"}) is None
+    assert log_files.log_size_limit({}) == 64 << 20
+    assert log_files.log_size_limit({log_files.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
+    assert log_files.log_size_limit({log_files.LIMIT_VARIABLE: "1000"}) == 1000
+    assert log_files.log_size_limit({log_files.LIMIT_VARIABLE: "0"}) is None
 
 
 class Pod:
@@ -486,17 +489,17 @@ class Pod:
             self.writer.write(data[start : start + 4096])
 
     def run_again(self, most: int | None = None) -> None:
-        logs.begin_run(self.place)
+        log_files.begin_run(self.place)
         self.writer = LogWriter(self.place, most)
 
     def text(self, **options) -> bytes:
         """The last run as it is now."""
         wanted = LogOptions(**options)
-        with logs.LogReader(str(self.place)) as reader:
-            run = logs.select_files(reader.parts(), self.place.name, wanted)
+        with log_files.LogReader(str(self.place)) as reader:
+            run = log_files.select_files(reader.parts(), self.place.name, wanted)
             whole = reader.begin(run, wanted.tail)
             reader.last = run[-1]
-            lines = logs._Lines(reader, replace(SOURCE, run=run[0].run), pieces=True)
+            lines = log_files.LogLines(reader, replace(SOURCE, run=run[0].run), pieces=True)
             came: list[Line | Notice] = [lines.cut()] if whole and reader.lost else []
             while some := lines.take():
                 came += some
@@ -635,8 +638,8 @@ def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(
     [pod] = demo.pods
     runs = [b""]
     with pytest.MonkeyPatch.context() as patch, demo.follow() as following:
-        patch.setattr(logs, "_SHORTEST", bound)
-        patch.setattr(logs, "_LONGEST", bound)
+        patch.setattr(log_files, "_SHORTEST", bound)
+        patch.setattr(log_files, "_LONGEST", bound)
         pod.writer = LogWriter(pod.place, None)
         reader = Reader(following)
         for data, then in steps:
@@ -662,8 +665,8 @@ def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(
 
 @pytest.mark.parametrize("tail", [0, 1, 2, 5, 100])
 def test_the_tail_of_a_log_of_many_files_is_counted_in_lines(tmp_path, monkeypatch, tail):
-    monkeypatch.setattr(logs, "_SHORTEST", 100)
-    monkeypatch.setattr(logs, "_LONGEST", 100)
+    monkeypatch.setattr(log_files, "_SHORTEST", 100)
+    monkeypatch.setattr(log_files, "_LONGEST", 100)
     [pod] = Job(tmp_path).pods
     for number in range(50):
         pod.write(b"%d\n" % number)
@@ -671,6 +674,35 @@ def test_the_tail_of_a_log_of_many_files_is_counted_in_lines(tmp_path, monkeypat
     assert (
         pod.text(tail=tail).split() == [b"%d" % number for number in range(50)][50 - tail or 50 :]
     )
+
+
+@pytest.mark.parametrize("options", [LogOptions(), FOLLOW])
+def test_a_very_long_line_does_not_hide_the_lines_behind_it(tmp_path, options):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    pod.write(b"before\n" + b"x" * (5 << 20) + b"\nafter\n")
+    demo.end()
+    with demo.follow(options) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert [text[:6] for text in reader.texts] == [b"before", b"xxxxxx", b"after"]
+    archived = log_files.run_lines(pod.place, SOURCE)
+    assert [line.text[:6] for line in archived] == [b"before", b"xxxxxx", b"after"]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_much_that_is_older_than_asked_for_does_not_hide_what_is_new(tmp_path, follows):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    pod.write(numbered(0, 60_000))
+    time.sleep(0.01)
+    moment = datetime.now(UTC).isoformat()
+    pod.write(b"new\n")
+    demo.end()
+    with demo.follow(LogOptions(follow=follows, since_time=moment)) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert reader.texts == [b"new"]
 
 
 def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):
@@ -736,6 +768,41 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     ended(engine, "demo")
     engine.delete("demo", "default")
     assert [one.text for one in kept_lines()] == [b"sure? yes", b"after"]
+
+
+def test_deleting_a_job_copies_nothing_so_that_a_full_disk_keeps_its_log(engine, tmp_path):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    [file] = place(tmp_path).iterdir()
+    number = file.stat().st_ino
+    engine.delete("demo", "default")
+    [moved] = (tmp_path / "state/arena-topo/logs").rglob("*-0.log")
+    assert moved.stat().st_ino == number
+    assert [one.text for one in kept_lines()] == [b"hello"]
+
+
+def test_whoever_reads_a_log_while_its_job_is_deleted_loses_no_line(engine, monkeypatch):
+    monkeypatch.setattr(log_files, "_BATCH", 1000)
+    engine._environment = {**os.environ, log_files.LIMIT_VARIABLE: "4Mi"}
+    submit(engine, job("demo", "seq 1 50000"))
+    status = ended(engine, "demo")
+    with engine.follow(status, FOLLOW, launchers) as following:
+        reader = Reader(following)
+        reader.until(lambda: reader.lines)
+        assert len(reader.lines) < 10_000
+        engine.delete("demo", "default")
+        reader.until_done()
+    assert reader.texts == [b"%d" % number for number in range(1, 50_001)]
+
+
+def test_a_job_that_deletes_itself_keeps_its_last_words(engine):
+    delete = f"{sys.executable} -m arena_topo delete demo --backend local"
+    submit(engine, job("demo", f"{delete}; echo last words; sleep 600"))
+    eventually(lambda: engine.jobs(None) == ())
+    said = [one.text for one in kept_lines()]
+    assert said[-1] == b"last words"
+    [kept] = open_archive(os.environ).kept("local", "default", "demo")
+    assert (kept.deleted, kept.phase) == (True, "RUNNING")
 
 
 def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):

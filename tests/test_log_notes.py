@@ -12,9 +12,10 @@ from test_workflow_logs import FOLLOW, LAUNCHER, WORKER, Showing, course, ended,
 from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.archive import Archive
+from arena_topo.engines.archive import Archive, JobHead
 from arena_topo.engines.goals import Start, start_of, starting
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
+from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs.asked import SILENT, Asked, End
 from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
@@ -412,11 +413,22 @@ def test_following_a_job_that_is_gone_ends_as_the_job_did(still_world, tmp_path,
 
 def test_following_a_job_that_was_deleted_while_it_ran_says_so(still_world, tmp_path):
     archive = Archive(tmp_path / "kept")
-    status = replace(job(Phase.RUNNING), uid="old")
-    with archive.keeping(still_world.backend.place, status) as keeping:
-        archive.adopt(still_world.backend.place, status, spoken(LAUNCHER, "one"))
-        # Who follows it sees it fail just then.
-        keeping.close(replace(status, phase=Phase.FAILED, exit_code=1))
+    pods = tmp_path / "pods"
+    pods.mkdir()
+    LogWriter(pods / LAUNCHER.pod, None).write(b"one\n")
+    head = JobHead(
+        place=still_world.backend.place,
+        namespace="default",
+        name="demo",
+        uid="old",
+        created=1.0,
+        phase="RUNNING",
+        exit_code=None,
+        slots=0,
+        deleted=True,
+        moved=(LAUNCHER,),
+    )
+    archive.adopt(head, pods)
     showing = Showing(still_world, Asked(options=FOLLOW), archive)
     assert showing.rest() == ["one"]
     failure = showing.shown.failure

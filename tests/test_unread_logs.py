@@ -323,17 +323,6 @@ def test_many_logs_that_lack_something_for_one_reason_are_one_note():
 # What was kept of jobs that are gone.
 
 
-def test_a_log_whose_beginning_was_given_up_is_not_kept_as_whole(tmp_path: Path):
-    archive = Archive(tmp_path / "kept")
-    other = replace(SOURCE, pod=WORKER, chief=False)
-    lines = [Line(one, at, b"", b"text") for one in (SOURCE, other) for at in (5, 6)]
-    cut = Notice(turn=LogTurn.CUT, source=other)
-    archive.adopt("local", OVER, iter([cut, *lines]))
-    [kept] = archive.kept("local", "default", "demo")
-    assert [one.pod for one in kept.lacking] == [WORKER]
-    assert not kept.complete
-
-
 def keep(archive: Archive, place: str, uid: str, created: float) -> None:
     job = replace(OVER, uid=uid, created=created)
     with archive.keeping(place, job, whole=True) as keeping:

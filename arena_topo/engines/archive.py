@@ -1,25 +1,28 @@
-"""The archive of followed logs, for when the pods are gone.
+"""The archive of the logs of jobs whose pods may be gone.
 
     $XDG_STATE_HOME/arena-topo/logs/        ~/.local/state/arena-topo/logs where that is not set
       NAME.NAMESPACE-JOB-UID/               a job; JOB and UID are hashes, for names of any text
         job.json                            its names, and how it ended
         writing                             the lock for adding lines
-        POD-HASH.log                        a run of a container
+        POD-HASH.log                        a run of a container that was followed
+        pods/POD/RUN-START.log              the log of a pod of a local job, moved here when the job
+                                            was deleted (see `log_files`)
 
-A log is a plain file of rows `TIME text`, as a kubelet gives them (see `lines.Parser`). Other rows
-begin with `# `: the first names the source of the log; `# gap`: lines may be missing here; `# cut`:
-the lines before were removed for lack of room; `# no line feed`: the next row has none; `# end`:
-the log was read to its end. Bytes behind the last line feed were truncated by a crash.
+The log of a followed run is a plain file of rows `TIME text`, as a kubelet gives them (see
+`lines.Parser`). Other rows begin with `# `: the first names the source of the log; `# gap`: lines
+may be missing here; `# cut`: the lines before were removed for lack of room; `# no line feed`: the
+next row has none; `# end`: the log was read to its end. Bytes behind the last line feed were
+truncated by a crash.
 
 A line is identified by its position: the latest time so far, and the number of lines since that
 time. So a second follow, even a concurrent one, appends only lines that are newer than the last
 line of the file. Older lines are dropped: nothing is inserted between rows.
 
 Only the user may read the archive. An error of the disk does not stop a follow: `tell` hears it
-once, and nothing more is archived. Each follow removes, once a minute, the jobs that nothing was
-added to for `AGE` seconds, then the oldest jobs beyond the size of the archive, but no job that was
-written to or followed in the last `IN_USE` seconds. A followed job that is larger than the archive
-loses its oldest lines.
+once, and nothing more is archived. Each follow, once a minute, and each command that deletes local
+jobs remove the jobs that nothing was added to for `AGE` seconds, then the oldest jobs beyond the
+size of the archive, but no job that was written to or followed in the last `IN_USE` seconds. A
+followed job that is larger than the archive loses its oldest lines.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ import re
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -60,6 +63,7 @@ from arena_topo.engines.lines import (
     since,
     stamped,
 )
+from arena_topo.engines.log_files import LogReader, drop_oldest, run_lines
 from arena_topo.engines.private import require_private, state_folder
 from arena_topo.engines.rank_tags import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
@@ -80,9 +84,6 @@ MAX_LOG_FILE_BYTES = 64 << 20
 AGE = 30 * 86_400
 """Seconds of retention after a job's last line: a month."""
 
-BATCH = 1000
-"""Lines that `adopt` writes at once."""
-
 ARCHIVE_FORMAT = 1
 """The version of the files; those of another version are read as far as they say the same."""
 
@@ -92,7 +93,9 @@ SOON = 0.5
 CHUNK = 1 << 16
 """Bytes of a read or a write."""
 
-_JOB = "job.json"
+_JOB, _PODS = "job.json", "pods"
+
+_POD = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_.]{0,254}")
 
 _GAP, _END, _CUT = b"# gap", b"# end", b"# cut"
 
@@ -114,7 +117,7 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
 
     `phase` is arena's word, `created` Unix seconds; `slots` are the ranks of each worker, 0 if
     unknown; `tags` is the kind of tags that its command asks for. `deleted`: the job was deleted
-    before it was over.
+    before it was over. `moved` are the logs that were moved here, by their first runs.
     """
 
     place: str
@@ -127,6 +130,7 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
     slots: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     tags: str | None = None
     deleted: bool = False
+    moved: tuple[Source, ...] = ()
     format: int = ARCHIVE_FORMAT
 
     @property
@@ -166,7 +170,6 @@ class Keeping:
         self._off = folder is None
         self._started = time.time_ns()
         self._writers: dict[Source, _Writer] = {}
-        self._cut: set[Source] = set()
         self._flushed = self._touched = 0.0
         if self._off:
             return
@@ -176,7 +179,7 @@ class Keeping:
             if (old := self._head()) is not None:
                 slots, tags = about.slots or old.slots, about.tags or old.tags
                 self._about = msgspec.structs.replace(about, slots=slots, tags=tags)
-            self._write_head()
+            _write_head(self._folder, self._about)
 
     def write(self, items: Sequence[Line | Notice]) -> None:
         """Archive the result of a `Following.read`; an empty one writes the lines that wait."""
@@ -196,27 +199,22 @@ class Keeping:
 
     def _take(self, source: Source, items: Sequence[Line | Notice]) -> None:
         turns = {item.turn for item in items if isinstance(item, Notice)}
-        if LogTurn.CUT in turns:
-            self._cut.add(source)
         if lines := [item for item in items if isinstance(item, Line)]:
-            whole = (self._whole or lines[0].at >= self._started) and source not in self._cut
+            whole = self._whole or lines[0].at >= self._started
             if self._writer(source).take(lines, whole=whole) > CHUNK:
                 self._flush(self._writer(source))
         if LogTurn.ENDED in turns:
             self._flush(self._writer(source), end=True)
 
-    def close(self, job: JobStatus | None = None, *, deleted: bool = False) -> None:
+    def close(self, job: JobStatus | None = None) -> None:
         """Write the lines that wait, and the last known state of the job. Idempotent."""
         if self._off:
             return
         with self._trying():
             self._flush(*self._writers.values())
-            job_head = self._head()
-            # The state at deletion is final: concurrent follows see the job end just then.
-            if job is not None and (deleted or job_head is None or not job_head.deleted):
-                seen = {**_seen(job), "deleted": deleted}
-                self._about = msgspec.structs.replace(self._about, **seen)
-                self._write_head()
+            if job is not None:
+                self._about = msgspec.structs.replace(self._about, **_seen(job))
+                _write_head(self._folder, self._about)
         self._off = True
 
     def __enter__(self) -> Self:
@@ -232,10 +230,6 @@ class Keeping:
         except OSError as error:
             self._off = True
             self._archive.complain(error.strerror or str(error))
-
-    def _write_head(self) -> None:
-        data = json.dumps(msgspec.structs.asdict(self._about)).encode()
-        replace_file(self._folder / _JOB, data)
 
     def _head(self) -> JobHead | None:
         """The archived head of the job; None if missing or damaged, to be written anew."""
@@ -424,8 +418,32 @@ def _described(path: Path) -> _Described | None:
                 ended = row[:-1] == _END
             elif row.endswith(b"\n"):
                 first, last, ended = first or row, row, False
-    begun, over = (parse_nanoseconds(line.partition(b" ")[0]) or 0 for line in (first, last))
+    begun, over = _times(first, last)
     return _Described(source=source, first=begun, last=over, lacks=lacks, ended=ended)
+
+
+def _moved(folder: Path, first_run: Source) -> list[_Described]:
+    """The descriptions of the runs of a log that was moved here. OSError."""
+    described = []
+    with LogReader(str(folder / _PODS / first_run.pod)) as reader:
+        for run, parts in groupby(reader.parts(), key=attrgetter("run")):
+            files = list(parts)
+            first = last = b""
+            for part in files:
+                with os.fdopen(reader.open(part), "rb") as file:
+                    for row in file:
+                        first, last = first or row, row
+            begun, over = _times(first, last)
+            source = replace(first_run, run=run)
+            lacks = files[0].start > 0
+            described.append(
+                _Described(source=source, first=begun, last=over, lacks=lacks, ended=True)
+            )
+    return described
+
+
+def _times(*rows: bytes) -> Iterator[int]:
+    return (parse_nanoseconds(row.partition(b" ")[0]) or 0 for row in rows)
 
 
 class Archive:
@@ -475,21 +493,20 @@ class Archive:
             folder = self.root / _folder(place, job.namespace, job.name, job.uid)
         return Keeping(self, folder, about, whole=whole)
 
-    def adopt(
-        self, place: str, job: JobStatus, lines: Iterable[Line | Notice], *, slots: int = 0
-    ) -> None:
-        """Archive all lines of a deleted job, each log to its end.
+    def adopt(self, head: JobHead, pods: Path) -> None:
+        """Move the logs of a deleted job (`head.moved`) here, with the folder that has them.
 
-        A notice (`LogTurn.CUT`) says that the beginning of a log was removed.
+        So a full disk loses none of them. OSError if they cannot be moved.
         """
-        sources: dict[Source, None] = {}
-        with self.keeping(place, job, slots=slots, whole=True) as keeping:
-            rest = iter(lines)
-            while batch := list(islice(rest, BATCH)):
-                keeping.write(batch)
-                sources |= dict.fromkeys(line.source for line in batch if isinstance(line, Line))
-            keeping.write([Notice(turn=LogTurn.ENDED, source=source) for source in sources])
-            keeping.close(job, deleted=not job.phase.over)
+        if self.root is None or self.most <= 0:
+            return
+        folder = self.root / _folder(head.place, head.namespace, head.name, head.uid)
+        _make(folder)
+        _write_head(folder, head)
+        shutil.rmtree(folder / _PODS, ignore_errors=True)
+        shutil.move(pods, folder / _PODS)
+        for source in head.moved:
+            drop_oldest(folder / _PODS / source.pod, self.largest)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """The archived jobs of a name, the newest first; none if the archive cannot be read.
@@ -527,6 +544,9 @@ class Archive:
             return None
         logs: list[_Described] = []
         damaged = False
+        for source in about.moved:
+            with self._skipping(folder / _PODS / source.pod):
+                logs += _moved(folder, source)
         for path in sorted(folder.glob("*.log")):
             with self._skipping(path):
                 log = _described(path)
@@ -656,13 +676,16 @@ def _runs(sources: Sequence[Source], *, tries: bool) -> list[list[Source]]:
 
 def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -> Iterator[Line]:
     """The lines of a container from a time on, and of these the last `tail` lines."""
-    lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
+    lines = chain.from_iterable(_lines(folder, run) for run in runs)
     chosen = (line for line in lines if line.at >= begins) if begins else lines
     return chosen if tail is None else iter(deque(chosen, tail))
 
 
-def _lines(path: Path, source: Source) -> Iterator[Line]:
-    with path.open("rb", buffering=0) as file:
+def _lines(folder: Path, source: Source) -> Iterator[Line]:
+    if (moved := folder / _PODS / source.pod).is_dir():
+        yield from run_lines(moved, source)
+        return
+    with (folder / f"{_log(source)}.log").open("rb", buffering=0) as file:
         for row in _rows(partial(file.read, CHUNK), source):
             if isinstance(row, Line):
                 yield row
@@ -694,16 +717,23 @@ def _hash(*words: str) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _measured(folder: Path) -> tuple[float, int]:
+def _measured(folder: str | Path) -> tuple[float, int]:
     """The time of a folder's last change, and the bytes of its files on the disk."""
     changed, size = 0.0, 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _, inside = _measured(entry.path)
+                size += inside
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 changed = max(changed, status.st_mtime)
                 size += max(status.st_size, status.st_blocks * 512)
     return changed, size
+
+
+def _write_head(folder: Path, head: JobHead) -> None:
+    replace_file(folder / _JOB, json.dumps(msgspec.to_builtins(head)).encode())
 
 
 @contextlib.contextmanager
@@ -738,6 +768,9 @@ def _decoded(data: bytes, kind: type[Head]) -> Head:
         decoded = msgspec.convert(json.loads(data), kind)
     except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(str(error)) from error
-    if isinstance(decoded, Source) and not 0 <= max(decoded.run, decoded.worker or 0) <= _MOST:
-        raise Damaged("its first row names no run of a container")
+    sources = (decoded,) if isinstance(decoded, Source) else decoded.moved
+    if not all(0 <= max(source.run, source.worker or 0) <= _MOST for source in sources):
+        raise Damaged("it names no run of a container")
+    if isinstance(decoded, JobHead) and not all(_POD.fullmatch(source.pod) for source in sources):
+        raise Damaged("it names a pod that no folder can be named after")
     return decoded

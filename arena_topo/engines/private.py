@@ -1,4 +1,4 @@
-"""Folders that only their user may enter: their contents are trusted, and may be secret."""
+"""Folders and files of one user: what is in them is trusted, and may be secret."""
 
 from __future__ import annotations
 
@@ -52,6 +52,22 @@ def require_private(folder: Path) -> None:
             os.chmod(folder, stat.S_IRWXU)  # noqa: PTH101
         if os.stat(folder).st_mode & _OTHERS:  # noqa: PTH116
             raise _refusal(folder, "other users can look into it or change it")
+
+
+def require_own(descriptor: int, what: str) -> None:
+    """PermissionError unless an open file, which `what` names, belongs to this user."""
+    if os.fstat(descriptor).st_uid != os.geteuid():
+        raise PermissionError(f"{what} belongs to another user")
+
+
+def require_file(descriptor: int, name: str, most: float) -> None:
+    """OSError unless an open file is a regular one of this user, of at most `most` bytes."""
+    require_own(descriptor, name)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise PermissionError(f"{name} is not a file")
+    if status.st_size > most:
+        raise OSError(f"{name} is larger than any file that arena-topo writes there")
 
 
 def _refusal(folder: Path, why: str) -> ArenaError:

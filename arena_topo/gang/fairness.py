@@ -17,7 +17,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
 from arena_topo.manifests.requests import job_of, patience_end
-from arena_topo.queueing import Followers, Running, Situation, Waiting, taken
+from arena_topo.queueing import Followers, Rank, Running, Situation, Waiting, queue_rank, taken
 from arena_topo.queueing.reservation import QueueHead, head_of, left_for
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, NodeName
@@ -31,9 +31,9 @@ def order(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
     return sorted((job for job in jobs if job.waits_for_starter), key=rank)
 
 
-def rank(job: QueuedJob) -> tuple[int, float, tuple[str, ...]]:
-    """The sort key of a job in the queue: priority, then age, then name."""
-    return -job.priority, job.created, job.key
+def rank(job: QueuedJob) -> Rank:
+    """The place of a job in the queue, without a look at its request."""
+    return queue_rank(job.priority, job.created, job.key)
 
 
 def abandoned(job: QueuedJob, now: float) -> bool:

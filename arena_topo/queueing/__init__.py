@@ -30,6 +30,11 @@ LAST: Rank = (1 << 62, math.inf, ())
 """Behind all others, whatever their priority."""
 
 
+def queue_rank(priority: int, since: float, key: tuple[str, ...]) -> Rank:
+    """The place of a gang that waits since a time: the one order of every queue."""
+    return -priority, since, key
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """A gang that waits since `since`; inf for a gang that is yet to be submitted.
@@ -50,7 +55,7 @@ class Waiting:
     @property
     def rank(self) -> Rank:
         """Its place in the queue; the smaller comes first."""
-        return -self.priority, self.since, tuple(self.key.split("/"))
+        return queue_rank(self.priority, self.since, tuple(self.key.split("/")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from arena_topo.bandwidth import Estimate, Wire
-from arena_topo.queueing import Running, Situation, Waiting
+from arena_topo.queueing import Rank, Running, Situation, Waiting, queue_rank
 from arena_topo.queueing.patience import waits_for
 from arena_topo.queueing.reservation import (
     EMPTIED,
@@ -162,9 +162,9 @@ class _Shape:
     def gpus(self) -> int:
         return self.request.workers * self.request.gpus
 
-    def rank(self) -> tuple[int, float, tuple[str, ...]]:
+    def rank(self) -> Rank:
         first = self.gangs[0]
-        return -self.priority, first.since, (_key(first.index),)
+        return queue_rank(self.priority, first.since, (_key(first.index),))
 
     def read_clocks(self, now: float) -> tuple[float, ...]:
         self.clocks[self.cause] += now - self.changed

@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.archive import Archive
+from arena_topo.engines.lines import Line, LogTurn, Notice, Source, stamped
+
 from . import mutators, verdicts
 from .sandbox import Input, Outcome, Sandbox
 from .targets import Target
@@ -196,7 +200,7 @@ class LocalJobs(_Engine):
 
 
 class KeptLogs(_Engine):
-    """The archive of logs."""
+    """The archive of logs: `gone` is a local job that was deleted, `seen` one that was followed."""
 
     name = "kept"
     share = 10
@@ -209,6 +213,23 @@ class KeptLogs(_Engine):
         *(("logs", "gone", "--all-pods"), ("logs", "gone", "--nccl")),
     )
 
+    def _submit(self, asked: Any) -> None:
+        super()._submit(asked)
+        job = JobStatus(
+            uid="1",
+            name="seen",
+            namespace="default",
+            phase=Phase.SUCCEEDED,
+            created=1.0,
+            exit_code=0,
+        )
+        source = Source(pod="seen-launcher", uid="2", container="mpi", chief=True)
+        lines = [Line(source, at, stamped(at), b"hello") for at in range(1, 9)]
+        archive = Archive(Path(TEMPLATE, "arena-topo/logs").absolute())
+        with archive.keeping("local", job, whole=True) as keeping:
+            keeping.write([*lines, Notice(turn=LogTurn.ENDED, source=source)])
+            keeping.close(job)
+
     def _learn(self, sandbox: Sandbox) -> None:
         del sandbox
         self._kept = [name for name, data in self._files.items() if "/logs/" in name and data]
@@ -217,7 +238,9 @@ class KeptLogs(_Engine):
     def make(self, rng: random.Random) -> Input:
         name = rng.choice(self._kept)
         files = {name: _damaged(rng, self._files[name])}
-        return self._input(rng.choice(self.lines), files)
+        job = "seen" if "/seen." in name else "gone"
+        line = [word.replace("gone", job) for word in rng.choice(self.lines)]
+        return self._input(line, files)
 
     def prepare(self, given: Input) -> None:
         """Nothing is saved yet."""

@@ -21,14 +21,25 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
-from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
+from arena_topo.engines import (
+    Event,
+    Instance,
+    JobStatus,
+    Options,
+    Phase,
+    Publication,
+    log_files,
+    unheard,
+)
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.lines import LogOptions, SourceFilter
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
     HELD,
+    LOCAL_PLACE,
     MOST_WORKERS,
+    POD_LOGS,
     UNWANTED,
     Broken,
     Job,
@@ -124,7 +135,7 @@ class LocalBackend:
     """Jobs on this machine, for one user."""
 
     name = "local"
-    place = "local"
+    place = LOCAL_PLACE
     look_every = 0.25
     starts_waiting = True
     binding = scheduler.LOCAL_BINDING
@@ -134,6 +145,7 @@ class LocalBackend:
         self._options = options
         self._environment = environment
         self._store = JobStore(state_folder(environment))
+        self._tidied = False
 
     def close(self) -> None:
         """Nothing: there are no connections."""
@@ -277,7 +289,7 @@ class LocalBackend:
 
     def _check(self, job: MPIJob) -> None:
         _check_size(job)
-        logs.log_size_limit(self._environment)
+        log_files.log_size_limit(self._environment)
         words = next(mpirun.launches(job.command), None)
         # What a command does before it calls mpirun may change which that is.
         if words is None or not job.command.lstrip().startswith(words[0]):
@@ -409,7 +421,7 @@ class LocalBackend:
 
         NotFound, or NotPossible for a job of another machine, or one without GPUs to choose.
         """
-        logs.log_size_limit(self._environment)
+        log_files.log_size_limit(self._environment)
         job, cannot = self._store.job(name, namespace), f"{name} cannot be replanned"
         _check_pausable(job, cannot, f"{_deletion(job)}, and submit it again")
         if constraint != UNCONSTRAINED and not job.submission.gpus:
@@ -440,7 +452,7 @@ class LocalBackend:
 
     def resume(self, name: str, namespace: str, constraint: Constraint = UNCONSTRAINED) -> bool:
         """Queue or start a suspended job again; False if the job was not suspended."""
-        logs.log_size_limit(self._environment)
+        log_files.log_size_limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"
@@ -449,8 +461,7 @@ class LocalBackend:
                 return False
             state = self._first_state(scheduler.constrained(job, constraint).submission)
             # As on a cluster the pods are new: the log so far becomes the log of the run before.
-            for pod in logs.pods(job.folder):
-                logs.begin_run(pod)
+            log_files.begin_run(job.folder / POD_LOGS / launcher_name(name))
             self._store.mark(job, HELD, on=False)
             process = self._start(job.submission, job.folder)
             job = self._store.write(job, structs.replace(state, supervisor=process))
@@ -482,10 +493,9 @@ class LocalBackend:
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
         ours = scheduler.is_here(job)
-        before = self._status(self._settled(job) or job)
+        before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
             # This process ends with the job, so the supervisor has to remove the folder.
-            self._archive(job, before)
             self._store.mark(job, UNWANTED)
             return
         with ExitStack() as closing:
@@ -497,7 +507,6 @@ class LocalBackend:
                 job = current
                 closing.enter_context(self._store.deleting(job))
             left = self._stop(job) if ours else frozenset()
-            self._archive(job, before)
             with self._store.lock():
                 current = self._store.read(job.folder)
                 # Another process may have removed the job, and even submitted a new one.
@@ -505,9 +514,19 @@ class LocalBackend:
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(self._store, current)
-                    self._store.remove(current.folder)
+                    supervisor.remove_job(self._store, current, before, self._environment)
+        self._tidy_archive()
         if left:
             raise _unending(f"the job {name} is deleted", left)
+
+    def _tidy_archive(self) -> None:
+        """Remove what is beyond the limits of the archive, once for all deletions of a command."""
+        from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
+
+        if not self._tidied:
+            self._tidied = True
+            with suppress(ArenaError, OSError):
+                open_archive(self._environment).tidy()
 
     def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
         """Remove the folder of a job that cannot be read, and end the processes of the job.
@@ -552,20 +571,6 @@ class LocalBackend:
                 break
             time.sleep(_STEP)
         return left
-
-    def _archive(self, job: Job, before: JobStatus) -> None:
-        """Archive the logs of a job; the job is deleted even if the archive cannot be written."""
-        parts = [part for pod in logs.pods(job.folder) for part in logs.parts(str(pod))]
-        if not parts:
-            return
-        from arena_topo.engines import archive as kept  # noqa: PLC0415  only here, and for logs
-
-        with suppress(ArenaError, OSError, ValueError, LookupError):
-            archive = kept.open_archive(self._environment)
-            if archive.most > 0 and self._store.contains(job):
-                manifest = self._store.objects(job)[0]
-                slots = supervisor.read_pods(manifest, job.submission.gpus).slots
-                archive.adopt(self.place, before, logs.all_lines(job), slots=slots)
 
     # ------------------------------------------------------------------ reading
 
@@ -706,32 +711,32 @@ class LocalBackend:
 
         forecast = scheduler.present(job)
         job = structs.replace(job, state=job.changed(forecast=forecast))
-        asked, state = job.submission, job.state
+        submission, state = job.submission, job.state
         phase, reason = state.phase, state.reason or (_LATER if job.later else None)
         if not phase.over and not scheduler.is_here(job):
             phase = Phase.UNKNOWN
-            reason = f"it runs on {asked.host}, which cannot be looked into from here"
+            reason = f"it runs on {submission.host}, which cannot be looked into from here"
         pods = tuple(_instances(job))
-        held = state.phase is Phase.SUSPENDED
+        suspended = state.phase is Phase.SUSPENDED
         begun = (job.folder / "pods.json").exists()
         return JobStatus(
-            uid=asked.uid,
-            name=asked.name,
-            namespace=asked.namespace,
+            uid=submission.uid,
+            name=submission.name,
+            namespace=submission.namespace,
             phase=phase,
-            created=asked.created,
+            created=submission.created,
             finished=state.finished,
             deadline=job.deadline,
-            instances=() if held else pods,
-            stopped=pods if held and begun else (),
-            priority=asked.priority or "N/A",
-            request_gpus=asked.workers * asked.gpus,
-            allocated_gpus=asked.workers * asked.gpus if phase is Phase.RUNNING else 0,
+            instances=() if suspended else pods,
+            stopped=pods if suspended and begun else (),
+            priority=submission.priority or "N/A",
+            request_gpus=submission.workers * submission.gpus,
+            allocated_gpus=submission.workers * submission.gpus if phase is Phase.RUNNING else 0,
             forecast=forecast,
             reason=reason,
             exit_code=state.exit_code,
             command=launcher_command(self._mpijob(job)),
-            training=asked.training,
+            training=submission.training,
         )
 
 

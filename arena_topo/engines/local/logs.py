@@ -1,11 +1,7 @@
-"""The log of a pod of this machine: its supervisor writes it, any process of the user reads it.
-
-    RUN-START.log       rows `TIME text`, as a kubelet gives them (see `lines.Parser`)
+"""The logs of the pods of a job of this machine, read while it runs and until it is deleted.
 
 A pod writes into a pipe. A thread of the supervisor puts the time before each line and appends it
-to the last file. A log is bounded: a file that has reached its size is followed by another one,
-START being the bytes of the run's log before it, and the oldest file is removed. Where a file does
-not end with a line feed, the next file goes on with that line, behind a time of its own.
+to the files of the log (`log_files`).
 """
 
 from __future__ import annotations
@@ -14,13 +10,10 @@ import contextlib
 import fcntl
 import math
 import os
-import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from arena_topo.engines import Phase
 from arena_topo.engines.lines import (
@@ -28,45 +21,16 @@ from arena_topo.engines.lines import (
     LogOptions,
     LogTurn,
     Notice,
-    Parser,
     Source,
     SourceFilter,
     since,
-    stamped,
 )
-from arena_topo.engines.local.store import (
-    CONTAINER,
-    LARGEST_FILE,
-    Job,
-    launcher_name,
-    require_file,
-    worker_name,
-)
-from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
-from arena_topo.job import Quantity
-
-DEFAULT_LOG_SIZE = 64 << 20
-"""The size of a log: somewhat more than a kubelet's 5 files of 10 MiB
-(containerLogMaxFiles, containerLogMaxSize; Kubernetes, KubeletConfiguration v1beta1)."""
-
-LIMIT_VARIABLE = "ARENA_TOPO_LOCAL_LOG_LIMIT"
-"""The environment variable for another LIMIT, as a Kubernetes quantity; 0 is no limit."""
-
-_SHARE, _SHORTEST, _LONGEST = 8, 1 << 16, 8 << 20
-"""A file takes this share of the limit, and from 64 KiB to 8 MiB."""
-
-_CHUNK = 1 << 16
-"""Bytes of a read from a pipe or a file."""
+from arena_topo.engines.local.store import CONTAINER, POD_LOGS, Job, launcher_name, worker_name
+from arena_topo.engines.log_files import LogLines, LogReader, select_files
+from arena_topo.errors import ArenaError, JobNotFound
 
 _PIPE = 1 << 18
 """The size of a pipe in bytes: all pipes of a user may have 64 MiB (pipe(7))."""
-
-_QUIET, _PAUSE = 1 << 14, 0.001
-"""After a read of fewer bytes the reader of a pipe pauses (seconds), so that single lines are read
-together."""
-
-_HEAD = len(stamped(0)) + 1
-"""Bytes of a time and its space."""
 
 _STEP = 0.05
 """Seconds between two reads of the files in a follow."""
@@ -74,376 +38,14 @@ _STEP = 0.05
 _LOOK = 0.25
 """Seconds between two reads of the job's record in a follow."""
 
-_UNFINISHED = 0.25
-"""Seconds after which an unfinished line is returned, where that is wanted: it may be a progress
-bar."""
-
-_BATCH = 2 << 20
-"""About the bytes of a log in a `read` of a follow."""
-
-
-def log_size_limit(environment: Mapping[str, str]) -> int | None:
-    """The size limit of a log in bytes, None for no limit; UsageError for an invalid variable."""
-    text = environment.get(LIMIT_VARIABLE, "")
-    if not text:
-        return DEFAULT_LOG_SIZE
-    try:
-        size = int(Quantity.parse(text).amount)
-    except ValueError as error:
-        raise UsageError(f"{LIMIT_VARIABLE}: {error}", hint="set a size such as 64Mi") from None
-    return size or None
-
-
-# ---------------------------------------------------------------- the files
-
-
-class LogFile(NamedTuple):
-    """A file of a log: its run, and the byte of the run's log at which it begins."""
-
-    run: int
-    start: int
-    name: str
-
-
-_NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
-
-
-def parts(place: str, folder: int | None = None) -> list[LogFile]:
-    """The files of a log in their order; `place` is relative to `folder` (a descriptor)."""
-    try:
-        opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        # The pod never started, or its job was deleted just now.
-        return []
-    try:
-        names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
-        matches = map(_NAME.fullmatch, names)
-        files = [LogFile(int(match[1]), int(match[2]), match[0]) for match in matches if match]
-    finally:
-        os.close(opened)
-    return sorted(files)
-
-
-def pods(folder: Path) -> tuple[Path, ...]:
-    """The folders of the logs of a job, named after the pods."""
-    try:
-        return tuple(sorted((folder / "pods").iterdir()))
-    except OSError:
-        return ()
-
-
-def begin_run(place: Path) -> None:
-    """Begin the next run of a pod that has run before."""
-    if before := parts(str(place)):
-        (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
-
-
-def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
-    """A text with a time (Unix nanoseconds) before each line; `inside`: not before the first."""
-    stamp = stamped(at) + b" "
-    end = len(data) - data.endswith(b"\n")
-    rows = data[:end].replace(b"\n", b"\n" + stamp) + data[end:]
-    return rows if inside or not data else stamp + rows
-
-
-class LogWriter:
-    """Appends to the last run of a pod within a size limit (bytes); safe to share between threads.
-
-    A full disk is no error: the lost bytes are counted, and a line in the log says how many.
-    """
-
-    def __init__(self, place: Path, most: int | None) -> None:
-        place.mkdir(mode=0o700, exist_ok=True)
-        before = parts(str(place))
-        self._place, self._most = place, most
-        self._longest = max(_SHORTEST, min(_LONGEST, (most or DEFAULT_LOG_SIZE * _SHARE) // _SHARE))
-        self._run, self._start = before[-1][:2] if before else (0, 0)
-        self._file = self._opened(self._start)
-        self._size = os.fstat(self._file).st_size
-        self._missing = 0
-        self._inside = False
-        self._lock = threading.Lock()
-
-    def write(self, data: bytes) -> None:
-        """Append output of the pod."""
-        with self._lock:
-            if self._missing and self._append(b"\n" * self._inside + self._remark()):
-                self._missing = 0
-            if self._size >= self._longest:
-                # A file ends with a line, unless that is too long.
-                end = data.find(b"\n") + 1 if self._inside else 0
-                self._add(data[:end])
-                data = data[end:]
-                self._turn()
-            self._add(data)
-
-    def drain(self, pipe: int) -> None:
-        """Append the output from a pipe until all its writers have closed it."""
-        with contextlib.closing(os.fdopen(pipe, "rb", buffering=0)) as source:
-            while data := source.read(_CHUNK):
-                self.write(data)
-                if len(data) < _QUIET:
-                    time.sleep(_PAUSE)
-        self.write(b"")
-        with self._lock:
-            os.close(self._file)
-            self._file = -1
-
-    def _add(self, data: bytes) -> None:
-        if data and (self._missing or not self._append(data)):
-            self._missing += len(data)
-
-    def _append(self, data: bytes) -> bool:
-        """Append a text whole, or not at all."""
-        left = rows = _rows(data, time.time_ns(), inside=self._inside)
-        try:
-            if self._file < 0:
-                self._file = self._opened(self._start)
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            return False
-        self._size += len(rows)
-        self._inside = not data.endswith(b"\n")
-        return True
-
-    def _remark(self) -> bytes:
-        text = f"{self._missing:,} bytes are missing here, since they could not be written"
-        return f"arena-topo: {text}\n".encode()
-
-    def _turn(self) -> None:
-        """Go on in another file, or in the same file if no other can be created."""
-        with contextlib.suppress(OSError):
-            self._make_room()
-            start = self._start + self._size
-            opened = self._opened(start)
-            os.close(self._file)
-            self._file, self._start, self._size, self._inside = opened, start, 0, False
-
-    def _opened(self, start: int) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self._place / f"{self._run}-{start}.log", flags, 0o600)
-
-    def _make_room(self) -> None:
-        if self._most is None:
-            return
-        files = [self._place / part.name for part in parts(str(self._place))]
-        sizes = [file.stat().st_size for file in files]
-        total = sum(sizes) + self._longest
-        for file, size in zip(files[:-1], sizes, strict=False):
-            if total <= self._most:
-                break
-            file.unlink()
-            total -= size
-
 
 def pipe() -> tuple[int, int]:
     """The ends of a pipe for the output of a pod: to be drained, and the pod's."""
-    heard, writable = os.pipe()
+    readable, writable = os.pipe()
     # Refused beyond the user's limit of all pipes.
     with contextlib.suppress(OSError):
-        fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
-    return heard, writable
-
-
-# ---------------------------------------------------------------- reading
-
-
-class LogReader:
-    """Reads the files of a log one after the other, up to the file `last`; to be closed.
-
-    A log without a file is empty, and may begin later. With `folder` (a descriptor) the place is
-    in it. An open file can be read to its end even if its job is deleted.
-    """
-
-    def __init__(self, place: str, folder: int | None = None) -> None:
-        self._place, self._folder = place, folder
-        self._file = -1
-        self._inside = False
-        self.part: LogFile | None = None
-        self.last: LogFile | None = None
-        self.lost = 0
-        """Bytes that were removed between this file and the one that was read before it."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
-
-    def parts(self) -> list[LogFile]:
-        """The files of the log, in their order."""
-        return parts(self._place, self._folder)
-
-    def read(self) -> bytes | LogFile | None:
-        """The next bytes; the next file, where one begins; None: no more now."""
-        if data := self._read():
-            return data
-        before = self.part
-        if before is not None and self.last is not None and before >= self.last:
-            return None
-        following = next((part for part in self.parts() if before is None or part > before), None)
-        if following is None:
-            return None
-        # A file is complete once there is a next one.
-        return self._read() or (following if self.go_to(following) else None)
-
-    def go_to(self, part: LogFile, at: int = 0) -> bool:
-        """Go on at a byte of a file; False if that file was removed just now."""
-        try:
-            opened = self._opened(part)
-        except FileNotFoundError:
-            return False
-        expected = 0
-        if self.part is not None and self.part.run == part.run:
-            expected = self.part.start + os.fstat(self._file).st_size
-        goes_on = self._inside and 0 < expected == part.start
-        self.__exit__()
-        self._file, self.part, self._inside = opened, part, goes_on
-        self.lost = max(0, part.start - expected)
-        os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
-        return True
-
-    def begin(self, run: Sequence[LogFile], tail: int | None) -> bool:
-        """Go to the last `tail` lines of a run with these files; whether that is its beginning."""
-        part, at = (run[0], 0) if tail is None else self._tail(run, tail)
-        if not self.go_to(part, at):
-            later = next((file for file in self.parts() if file > part), None)
-            return later is not None and self.go_to(later)
-        return (part, at) == (run[0], 0)
-
-    def _read(self) -> bytes:
-        if self.part is None:
-            return b""
-        data = os.read(self._file, _CHUNK)
-        if data:
-            self._inside = not data.endswith(b"\n")
-        return data
-
-    def _opened(self, part: LogFile) -> int:
-        path = f"{self._place}/{part.name}"
-        # O_NONBLOCK: a named pipe would block.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        opened = os.open(path, flags, dir_fd=self._folder)
-        try:
-            require_file(opened, part.name, LARGEST_FILE)
-        except OSError:
-            os.close(opened)
-            raise
-        return opened
-
-    def _tail(self, run: Sequence[LogFile], lines: int) -> tuple[LogFile, int]:
-        """Where the last `lines` lines of a run begin."""
-        line_feeds, last = 0, True
-        for part in reversed(run):
-            try:
-                with os.fdopen(self._opened(part), "rb") as file:
-                    data = file.read()
-            except FileNotFoundError:
-                break
-            upto = len(data)
-            if last and lines == 0:
-                return part, upto
-            upto -= last and data.endswith(b"\n")
-            last = last and not data
-            while (upto := data.rfind(b"\n", 0, upto)) >= 0:
-                line_feeds += 1
-                if line_feeds == lines:
-                    return part, upto + 1
-        return run[0], 0
-
-
-def select_files(files: Sequence[LogFile], pod: str, options: LogOptions) -> list[LogFile]:
-    """The files of the last run, or of the run before it; NotFound if there is none."""
-    wanted = (files[-1].run if files else 0) - options.previous
-    run = [part for part in files if part.run == wanted]
-    if wanted < 0:
-        raise NotFound(
-            f"there is no log of an earlier run of {pod}",
-            why="it was started only once",
-            hint="leave out --previous",
-        )
-    if options.previous and not run:
-        raise NotFound(f"the log of the earlier run of {pod} is gone", why=_BOUND, hint=_HINT)
-    return run
-
-
-_BOUND = "only the newest part of a log is kept"
-_HINT = f"{LIMIT_VARIABLE} says how much, when a job is submitted"
-
-
-def given_up(count: int) -> ArenaError:
-    """The error for `count` bytes of a log that were removed."""
-    return ArenaError(f"{count:,} bytes of this log were dropped", why=_BOUND, hint=_HINT)
-
-
-def all_lines(job: Job) -> Iterator[Line | Notice]:
-    """All lines of all runs of all pods of a job whose processes have ended.
-
-    A notice (`LogTurn.CUT`) comes before the lines of a log whose beginning was removed.
-    """
-    for source in sources(job):
-        with LogReader(str(job.folder / "pods" / source.pod)) as reader:
-            lines = _Lines(reader, source)
-            while some := lines.take():
-                yield from some
-            yield from lines.finish()
-
-
-class _Lines:
-    """The lines of a pod's log, from a reader's position on through all its runs."""
-
-    def __init__(
-        self, reader: LogReader, source: Source, *, begins: int = 0, pieces: bool = False
-    ) -> None:
-        """`begins`: the time (Unix nanoseconds) before which lines are not wanted."""
-        self._reader, self._begins, self._pieces = reader, begins, pieces
-        self.came = 0.0
-        """When the last of it was read (`time.monotonic`)."""
-        self.begin(source)
-
-    def begin(self, source: Source) -> None:
-        """Begin a run."""
-        self.source, self._parser = source, Parser(source, pieces=self._pieces)
-
-    def finish(self) -> list[Line]:
-        """The last line, if it has no line feed."""
-        return self._wanted(self._parser.finish())
-
-    def unfinished(self) -> list[Line]:
-        """The beginning of an unfinished line that has been silent for a while."""
-        quiet = time.monotonic() - self.came >= _UNFINISHED
-        return self._wanted(self._parser.unfinished()) if quiet else []
-
-    def _wanted(self, lines: list[Line]) -> list[Line]:
-        return [line for line in lines if line.at >= self._begins] if self._begins else lines
-
-    def take(self) -> list[Line | Notice]:
-        """The next lines and notices of about `_BATCH` bytes."""
-        items: list[Line | Notice] = []
-        left = _BATCH
-        while left > 0 and (got := self._reader.read()) is not None:
-            if isinstance(got, bytes):
-                left -= len(got)
-                items += self._wanted(self._parser.feed(got))
-                self.came = time.monotonic()
-                continue
-            if got.run != self.source.run:
-                items += self.finish()
-                self.begin(replace(self.source, run=got.run))
-                items.append(Notice(turn=LogTurn.RESTARTED, source=self.source))
-            if self._reader.lost:
-                items += [*self.finish(), self.cut()]
-        return items
-
-    def cut(self) -> Notice:
-        """The notice of removed bytes."""
-        return Notice(turn=LogTurn.CUT, source=self.source, error=given_up(self._reader.lost))
+        fcntl.fcntl(readable, fcntl.F_SETPIPE_SZ, _PIPE)
+    return readable, writable
 
 
 def sources(stored: Job) -> Iterator[Source]:
@@ -476,15 +78,15 @@ class LocalFollowing:
         self._bounded = options.previous or not options.follow
         self._look, self._looked = look, -math.inf
         try:
-            # Another job may get the name of the folder.
-            self._folder = os.open(job.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # Another job may get the name of the folder. This one is read even where `delete` has
+            # moved it into the archive.
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            self._folder = os.open(job.folder / POD_LOGS, flags)
         except OSError as error:
             raise JobNotFound(job.submission.name, job.submission.namespace) from error
         self._closing = contextlib.ExitStack()
         self._closing.callback(os.close, self._folder)
-        readers = (
-            (LogReader(f"pods/{source.pod}", self._folder), source) for source in sources(job)
-        )
+        readers = ((LogReader(source.pod, self._folder), source) for source in sources(job))
         self._pods = [
             _Pod(self._closing.enter_context(reader), source, options, begins)
             for reader, source in readers
@@ -514,7 +116,8 @@ class LocalFollowing:
             left = until - time.monotonic()
             if came or left <= 0 or (self._bounded and self.done):
                 return came
-            time.sleep(min(_STEP, left))
+            if not any(pod.behind for pod in self._pods):
+                time.sleep(min(_STEP, left))
 
     def _update(self, job: Job | None, *, first: bool = False) -> None:
         self._looked = time.monotonic()
@@ -537,10 +140,15 @@ class _Pod:
         self.started = self.over = False
         """Whether it has started, or never will; whether it is over and its log read."""
         self._reader, self._options = reader, options
-        self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
+        self._lines = LogLines(reader, source, begins=begins, pieces=options.unfinished)
         self._bounded = options.previous or not options.follow
         self._joined = self._early = False
         self._ending: LogTurn | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether there may be bytes in its log that were not read yet."""
+        return not self.over and self._lines.behind
 
     def seen(self, job: Job | None, *, first: bool) -> None:
         """Take over from the job's record whether the pod has started, and whether it is over."""
@@ -592,7 +200,7 @@ class _Pod:
             came = self._lines.take()
         except OSError as error:
             return [*items, *self._refused(error)]
-        if not came and (self._bounded or self._ending is not None):
+        if not (came or self.behind) and (self._bounded or self._ending is not None):
             self.over = True
             came += self._lines.finish()
             if self._ending is not None and not self._bounded:

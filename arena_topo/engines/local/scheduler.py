@@ -74,9 +74,9 @@ def is_here(job: Job) -> bool:
     return booted or job.submission.host == host()
 
 
-def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
+def emulation(wanted: str | None, environment: Mapping[str, str]) -> str | None:
     """The machines to emulate, as asked for; else the default where this machine has no GPUs."""
-    chosen = asked or environment.get("ARENA_TOPO_EMULATE")
+    chosen = wanted or environment.get("ARENA_TOPO_EMULATE")
     if chosen:
         return chosen
     try:
@@ -144,7 +144,7 @@ def with_local_nics(machine: Machine) -> Machine:
     """
     if not machine.nics:
         try:
-            listed = nvidia.parse_topo(_asked("topo", "-m"))
+            listed = nvidia.parse_topo(_nvidia_smi_output("topo", "-m"))
         except (_Silent, UnreadableTopology):
             return machine
         if len(listed.gpus) != len(machine.gpus):
@@ -189,8 +189,8 @@ def _nvml() -> Machine:
 
 
 def _nvidia_smi() -> Machine:
-    listing = _asked("--query-gpu=index,uuid,name", "--format=csv,noheader")
-    matrix = _asked("topo", "-m")
+    listing = _nvidia_smi_output("--query-gpu=index,uuid,name", "--format=csv,noheader")
+    matrix = _nvidia_smi_output("topo", "-m")
     rows = [line.split(", ", 2) for line in listing.splitlines() if line.count(", ") > 1]
     if not rows:
         raise _Silent("nvidia-smi lists no GPUs")
@@ -209,7 +209,7 @@ class _Silent(ArenaError):
     """NVML or nvidia-smi is missing or fails."""
 
 
-def _asked(*words: str) -> str:
+def _nvidia_smi_output(*words: str) -> str:
     try:
         done = subprocess.run(
             ["nvidia-smi", *words],
@@ -253,8 +253,8 @@ def _key(job: Job) -> str:
 
 def present(job: Job) -> PlacementForecast:
     """The placement of a job; a renamed machine has its new name in it."""
-    asked, forecast = job.submission, job.state.forecast
-    if asked.emulate is not None or asked.host == host() or not is_here(job):
+    submission, forecast = job.submission, job.state.forecast
+    if submission.emulate is not None or submission.host == host() or not is_here(job):
         return forecast
     return structs.replace(
         forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
@@ -306,28 +306,28 @@ def cause_of(refused: Unplaceable) -> Cause | None:
     return refused.cause if isinstance(refused, _ToWait) else in_words(refused.sentence)
 
 
-def _check_patience(asked: StoredRequest, left: Cluster) -> None:
+def _check_patience(submission: StoredRequest, left: Cluster) -> None:
     """Refuse a placement for which a job does not end its wait yet."""
     from arena_topo.queueing.patience import waits_for  # noqa: PLC0415  loads the solver
     from arena_topo.solver.door import Solver  # noqa: PLC0415  as above
 
-    until = asked.created + (asked.patience or 0.0)
-    if asked.request is None or time.time() >= until:
+    until = submission.created + (submission.patience or 0.0)
+    if submission.request is None or time.time() >= until:
         return
-    offer = Solver(left).find(asked.request)
-    machines = Solver(local_machines(asked.emulate))
-    wait = None if offer is None else waits_for(asked.request, offer, machines, until=until)
+    offer = Solver(left).find(submission.request)
+    machines = Solver(local_machines(submission.emulate))
+    wait = None if offer is None else waits_for(submission.request, offer, machines, until=until)
     if wait is not None:
         raise _ToWait(patience_cause(wait))
 
 
 def constrained(job: Job, constraint: Constraint) -> Job:
     """A job with this constraint on its placement."""
-    asked = job.submission
+    submission = job.submission
     if constraint == UNCONSTRAINED:
         return job
-    request = constraint.on(asked.request or asked.counted)
-    return structs.replace(job, submission=structs.replace(asked, request=request))
+    request = constraint.on(submission.request or submission.counted)
+    return structs.replace(job, submission=structs.replace(submission, request=request))
 
 
 def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Move:
@@ -337,15 +337,15 @@ def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Mo
     """
     from arena_topo.manifests.forecast import Move, where_it_is  # noqa: PLC0415  loads the solver
 
-    asked, after, started = job.submission, list(jobs), list[str]()
+    submission, after, started = job.submission, list(jobs), list[str]()
     before: PlacementForecast | None = None
     compelled = ""
     if job.holding:
         others = (other for other in after if not other.same(job))
-        cluster = in_use(local_machines(asked.emulate), others)
+        cluster = in_use(local_machines(submission.emulate), others)
         before = present(job)
-        if asked.gpus:
-            request = asked.request or asked.counted
+        if submission.gpus:
+            request = submission.request or submission.counted
             before, compelled = where_it_is(before, request, cluster, LOCAL_BINDING)
         for index, other in enumerate(after):
             if other.waiting and is_here(other):
@@ -405,13 +405,13 @@ def _waiting(job: Job) -> Waiting:
     """A job as the rule of the queue sees it."""
     from arena_topo.queueing import Waiting  # noqa: PLC0415  loads the solver
 
-    asked = job.submission
+    submission = job.submission
     return Waiting(
         key=_key(job),
-        request=asked.request or asked.counted,
-        since=asked.created,
-        timeout=asked.timeout,
-        until=asked.created + (asked.patience or 0.0),
+        request=submission.request or submission.counted,
+        since=submission.created,
+        timeout=submission.timeout,
+        until=submission.created + (submission.patience or 0.0),
     )
 
 
@@ -436,7 +436,7 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     seen = Situation(
         cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
     )
-    head = head_of(map(_waiting, queue), seen)
+    head = head_of(sorted(map(_waiting, queue), key=lambda gang: gang.rank), seen)
     # No reservation is stored here: it has idled at most since its job began to wait.
     return None if head is None else replace(head, since=head.gang.since)
 

@@ -15,7 +15,7 @@
         unwanted                            exists if the supervisor has to delete the job
         over                                has the time of `record` if the job has ended
         pods.json                           the environments of its pods, and what mpirun reads
-        pods/POD/RUN-START.log              the output of a pod (see logs)
+        pods/POD/RUN-START.log              the output of a pod (see `log_files`)
 
 A job that has ended never changes again, so whoever looks for GPUs does not read its record: there
 may be thousands. Where `over` is missing, or `record` was edited since, the record is read.
@@ -40,7 +40,6 @@ import math
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 import uuid
@@ -53,7 +52,7 @@ import msgspec
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Event, Phase
 from arena_topo.engines.local.processes import Process
-from arena_topo.engines.private import require_private
+from arena_topo.engines.private import require_file, require_own, require_private
 from arena_topo.errors import ArenaError, JobNotFound, UsageError
 from arena_topo.files import replace_file
 from arena_topo.manifests import STATES, Manifest, PlacementForecast, reserves
@@ -82,7 +81,13 @@ _ROOM, _ROOM_OF_POD = 1 << 17, 1 << 12
 _RESERVED = 1 << 14
 """Bytes that are reserved for the record of a job's end."""
 
-LARGEST_FILE = 1 << 25
+LOCAL_PLACE = "local"
+"""`Backend.place` of the local engine."""
+
+POD_LOGS = "pods"
+"""The folder of the logs of a job, with a folder for each pod."""
+
+_LARGEST_FILE = 1 << 25
 """Bytes of a file of a job, at most; the largest, of a job of 32,768 workers, have some 10 MiB."""
 
 _LONGEST_NAME = 255
@@ -454,6 +459,7 @@ class JobStore:
             try:
                 replace_file(made / "manifest.json", manifest)
                 replace_file(made / "submission.json", submitted)
+                (made / POD_LOGS).mkdir(mode=0o700)
                 pods = (submission.workers + 1) * _ROOM_OF_POD
                 _reserve(made / "room", _ROOM + pods + len(submitted))
                 state = msgspec.structs.replace(state, supervisor=start(submission, made))
@@ -572,16 +578,11 @@ def _locked(path: Path, *, wait: bool = True) -> int:
     with contextlib.ExitStack() as closing:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         closing.callback(os.close, descriptor)
-        _require_own(descriptor, f"the file {path.name} in it")
+        require_own(descriptor, f"the file {path.name} in it")
         # Not lockf, whose locks belong to a process and do not exclude its own threads.
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         closing.pop_all()
     return descriptor
-
-
-def _require_own(descriptor: int, what: str) -> None:
-    if os.fstat(descriptor).st_uid != os.geteuid():
-        raise PermissionError(f"{what} belongs to another user")
 
 
 def _is_locked(path: Path) -> bool | None:
@@ -660,7 +661,7 @@ def _opened(folder: Path) -> Iterator[int]:
             raise PermissionError("it is a link, maybe to the folder of another job") from None
         raise
     try:
-        _require_own(descriptor, "it")
+        require_own(descriptor, "it")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -725,16 +726,6 @@ def _finite(word: str) -> float:
     return number
 
 
-def require_file(descriptor: int, name: str, most: float) -> None:
-    """OSError unless an open file is a regular one of this user, of at most `most` bytes."""
-    _require_own(descriptor, name)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise PermissionError(f"{name} is not a file")
-    if status.st_size > most:
-        raise OSError(f"{name} is larger than any file that arena-topo writes there")
-
-
 def open_to_append(file: Path) -> int:
     """Open a file, which may not exist yet, to append to it; OSError if that would block."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
@@ -749,10 +740,10 @@ def _content(opened: int, name: str, *, end: bool = False) -> bytes:
     # O_NONBLOCK: a named pipe would block.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, dir_fd=opened), "rb") as file:
-        require_file(file.fileno(), name, math.inf if end else LARGEST_FILE)
+        require_file(file.fileno(), name, math.inf if end else _LARGEST_FILE)
         if end:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_FILE))
-        return file.read(LARGEST_FILE)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LARGEST_FILE))
+        return file.read(_LARGEST_FILE)
 
 
 def _load(opened: int, name: str, kind: type[_Kind]) -> _Kind:

@@ -29,10 +29,12 @@ from typing import Any
 
 import msgspec
 
-from arena_topo.engines import DEADLINE, Phase
+from arena_topo.engines import DEADLINE, Phase, log_files
 from arena_topo.engines.local import logs, mpirun, processes, scheduler
 from arena_topo.engines.local.store import (
     HELD,
+    LOCAL_PLACE,
+    POD_LOGS,
     UNWANTED,
     Job,
     JobState,
@@ -42,6 +44,7 @@ from arena_topo.engines.local.store import (
     launcher_name,
     worker_name,
 )
+from arena_topo.engines.rank_tags import tagging
 from arena_topo.errors import ArenaError, NotFound, command
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Manifest, PlacementForecast
@@ -123,6 +126,37 @@ class _OutOfTime(Exception):
     """The job has run for as long as it may."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED."""
+
+    phase: Phase
+    exit_code: int | None = None
+    reason: str | None = None
+
+    def changes(self, job: Job, pods: Mapping[str, PodState]) -> dict[str, Any]:
+        """The changes that it makes to the state of a job with these pods."""
+        end = {"phase": self.phase, "exit_code": self.exit_code, "reason": self.reason}
+        if self.phase is Phase.SUSPENDED:
+            forecast = PlacementForecast(state="held", emulated=job.state.forecast.emulated)
+            return end | {"forecast": forecast, "finished": None, "scratch": None, "pods": {}}
+        now = time.time()
+        ended = {
+            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
+            for name, pod in pods.items()
+        }
+        return end | {"finished": now, "pods": ended}
+
+
+def _end_from_outside(job: Job, reason: str) -> JobEnd:
+    """The end of a job that did not end by itself: suspended if it is marked so, else failed."""
+    if not job.is_marked(HELD):
+        return JobEnd(phase=Phase.FAILED, reason=reason)
+    name, namespace = job.submission.name, job.submission.namespace
+    starts = f"`{command('resume', name, namespace=namespace)}` starts it"
+    return JobEnd(phase=Phase.SUSPENDED, reason=starts)
+
+
 class Supervisor:
     """Runs one job from the queue to its end."""
 
@@ -131,49 +165,45 @@ class Supervisor:
         self._job = job
         self._umask = umask
         self._lock = lock
-        self._asked = job.submission
-        self._launcher = launcher_name(self._asked.name)
+        self._submission = job.submission
+        self._launcher = launcher_name(self._submission.name)
         self._signals = _SignalWaiter()
         self._running: dict[int, str] = {}
         self._pods: dict[str, PodState] = {}
         self._environments: dict[str, dict[str, str]] = {}
-        self._log: logs.LogWriter | None = None
+        self._log: log_files.LogWriter | None = None
         self._drain: threading.Thread | None = None
         self._deadline = math.inf
 
     def run(self) -> None:
         """Run the job to its end, and record how it ended."""
-        code: int | None = None
-        reason: str | None = "the process that ran the job broke down"
-        held = False
+        end = JobEnd(phase=Phase.FAILED, reason="the process that ran the job broke down")
         try:
-            self._wait_for_turn()
-            code, reason = self._run()
-        except _Stopped:
-            held, reason = self._job.is_marked(HELD), "stopped"
-        except _OutOfTime:
-            over = "the job ran for longer than its --running-timeout allows"
-            self._store.add_event(self._job, DEADLINE, over, kind="Warning")
-            reason = f"{DEADLINE}: {over}"
-        except (ArenaError, OSError) as error:
-            code = _NOT_STARTED
-            reason = error.sentence if isinstance(error, ArenaError) else str(error)
-            # In the log as well, where a person looks first.
-            self._log_message(reason)
+            end = self._run()
         finally:
             # After an error of this program as well, no process is left running.
-            left = self._end(self._processes)
-            if left:
+            if left := self._end(self._processes):
                 what = f"{processes.processes_text(left)} cannot be ended"
                 self._store.add_event(self._job, "Left", what, kind="Warning")
             remove_scratch(self._store, self._job)
-            if self._job.is_marked(UNWANTED):
-                with self._store.lock():
-                    if self._store.contains(self._job):
-                        self._store.remove(self._job.folder)
-            else:
-                end = _held(self._job) if held else _ended(self._pods.items(), code, reason)
-                self._finish(end)
+            self._record(end)
+
+    def _run(self) -> JobEnd:
+        """Run the job until it ends by itself, or has to; how it ended."""
+        try:
+            self._wait_for_turn()
+            return self._run_pods()
+        except _Stopped:
+            return _end_from_outside(self._job, "stopped")
+        except _OutOfTime:
+            over = "the job ran for longer than its --running-timeout allows"
+            self._store.add_event(self._job, DEADLINE, over, kind="Warning")
+            return JobEnd(phase=Phase.FAILED, reason=f"{DEADLINE}: {over}")
+        except (ArenaError, OSError) as error:
+            reason = error.sentence if isinstance(error, ArenaError) else str(error)
+            # In the log as well, where a person looks first.
+            self._log_message(reason)
+            return JobEnd(phase=Phase.FAILED, exit_code=_NOT_STARTED, reason=reason)
 
     # ------------------------------------------------------------------ the queue
 
@@ -196,7 +226,7 @@ class Supervisor:
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise record the reason."""
         # Not under the lock: a driver may take half a minute to list no GPUs.
-        scheduler.local_machines(self._asked.emulate)
+        scheduler.local_machines(self._submission.emulate)
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
             try:
@@ -216,17 +246,17 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the pods
 
-    def _run(self) -> tuple[int, str | None]:
-        """Run the job to its end; the exit code, and the reason of a failure."""
-        pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
-        scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
+    def _run_pods(self) -> JobEnd:
+        """Start the pods, and the launcher again while it fails and may; how the job ended."""
+        pods = read_pods(self._store.objects(self._job)[0], self._submission.gpus)
+        scratch = Path(_temporary(self._submission)) / _scratch_name(self._submission)
         # Recorded before it is made: a process that ends the job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
-        folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
+        folder = self._submission.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, does not exist")
-        for remark in self._asked.remarks:
+        for remark in self._submission.remarks:
             self._log_message(remark)
         here = mpirun.interfaces()
         variables = {**pods.launcher_environment, **pods.worker_environment}.items()
@@ -236,11 +266,13 @@ class Supervisor:
             self._log_message(mpirun.no_interface(absent))
         self._prepare(pods, scratch, folder)
         self._guard()
-        for index in range(self._asked.workers):
+        for index in range(self._submission.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
             sleep = ["/bin/sh", "-c", "exec sleep 2147483647"]
-            self._start(worker_name(self._asked.name, index), sleep, folder, subprocess.DEVNULL)
-        workers = counted(self._asked.workers, "worker")
+            self._start(
+                worker_name(self._submission.name, index), sleep, folder, subprocess.DEVNULL
+            )
+        workers = counted(self._submission.workers, "worker")
         self._store.add_event(self._job, "Started", f"{workers} ready for mpirun")
         self._deadline = time.monotonic() + pods.seconds
         source = f"pod/{self._launcher}"
@@ -248,7 +280,7 @@ class Supervisor:
             code = self._launch(pods.launcher, folder)
             if code == 0:
                 self._store.add_event(self._job, "Completed", "the launcher ended with exit code 0")
-                return 0, None
+                return JobEnd(phase=Phase.SUCCEEDED, exit_code=0)
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
@@ -257,9 +289,9 @@ class Supervisor:
                 while time.monotonic() < again:
                     self._wait(again - time.monotonic())
                 with contextlib.suppress(OSError):
-                    logs.begin_run(self._job.folder / "pods" / self._launcher)
+                    log_files.begin_run(self._job.folder / POD_LOGS / self._launcher)
                 self._log = None
-        return code, failed
+        return JobEnd(phase=Phase.FAILED, exit_code=code, reason=failed)
 
     def _guard(self) -> None:
         """Fork a guard, which ends the job's processes as soon as this process is killed.
@@ -284,7 +316,7 @@ class Supervisor:
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write the files for pods, `mpirun` and the agent: environments, hosts, stand-ins."""
-        job, control = self._asked, self._job.folder
+        job, control = self._submission, self._job.folder
         cluster = scheduler.local_machines(job.emulate)
         if not _is_plain(str(control)):
             control = scratch
@@ -338,7 +370,7 @@ class Supervisor:
         launches = devices is None
         here = mpirun.interfaces()
         foreign = (*_FOREIGN_LAUNCHES, processes.KEEPER_MARK)
-        given = self._asked.environment.items()
+        given = self._submission.environment.items()
         stated = pods.launcher_environment if launches else pods.worker_environment
         both = {name: text for name, text in given if not name.startswith(foreign)} | {
             name: text for name, text in stated.items() if not mpirun.foreign(name, text, here)
@@ -350,7 +382,7 @@ class Supervisor:
             "TMPDIR": str(scratch),
             "CUDA_VISIBLE_DEVICES": devices or "",
             "NVIDIA_VISIBLE_DEVICES": devices or "void",
-            processes.JOB_MARK: self._asked.uid,
+            processes.JOB_MARK: self._submission.uid,
             processes.POD_MARK: pod,
         }
 
@@ -376,8 +408,8 @@ class Supervisor:
 
     def _launch(self, command: Sequence[str], folder: str) -> int:
         """Run the launcher to its end, and end the processes that it leaves; its exit code."""
-        heard, writable = logs.pipe()
-        self._drain = threading.Thread(target=self._writer().drain, args=(heard,), daemon=True)
+        readable, writable = logs.pipe()
+        self._drain = threading.Thread(target=self._writer().drain, args=(readable,), daemon=True)
         self._drain.start()
         try:
             self._start(self._launcher, command, folder, writable)
@@ -406,13 +438,11 @@ class Supervisor:
         if marked or not self._store.contains(self._job):
             raise _Stopped
 
-    def _writer(self) -> logs.LogWriter:
+    def _writer(self) -> log_files.LogWriter:
         if self._log is None:
-            place = self._job.folder / "pods" / self._launcher
-            # Not `parents`: the folder of a job that was removed must not come back.
-            place.parent.mkdir(mode=0o700, exist_ok=True)
             # The command that started this process has checked the variable.
-            self._log = logs.LogWriter(place, logs.log_size_limit(os.environ))
+            most = log_files.log_size_limit(os.environ)
+            self._log = log_files.LogWriter(self._job.folder / POD_LOGS / self._launcher, most)
         return self._log
 
     def _log_message(self, message: str) -> None:
@@ -432,7 +462,7 @@ class Supervisor:
 
     def _processes(self) -> AbstractSet[int]:
         """Every process of the job, including those that have cleared their environment."""
-        return processes.processes_of_job(self._asked.uid) | processes.descendants(os.getpid())
+        return processes.processes_of_job(self._submission.uid) | processes.descendants(os.getpid())
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
         """End processes, and wait until their output is written."""
@@ -444,19 +474,28 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the record
 
-    def _finish(self, end: Mapping[str, Any]) -> None:
-        """Record the end of the job, retrying while the disk is full."""
+    def _record(self, end: JobEnd) -> None:
+        """Record the end of the job, retrying while the disk is full; remove an unwanted job."""
+        # Looked for only now: the last act of a job may be to delete itself.
+        if self._job.is_marked(UNWANTED):
+            with self._store.lock():
+                if self._store.contains(self._job):
+                    remove_job(self._store, self._job, self._job, os.environ)
+            return
+        changes = end.changes(self._job, self._pods)
         # `delete` and `suspend` do not wait for room on the disk.
         with contextlib.suppress(_Stopped):
             while True:
                 try:
-                    return self._write(**end)
+                    self._write(**changes)
                 except ArenaError:
                     if not self._store.make_room(self._job):
                         self._signals.wait(_TICK)
                     elif self._log is not None:
                         # The remark about output that the full disk did not take.
                         self._log.write(b"")
+                else:
+                    return
 
     def _note(self, **changes: Any) -> None:
         """Record how far the job is, unless the disk is full: its end is recorded in any case."""
@@ -475,8 +514,8 @@ class _SignalWaiter:
 
     def __init__(self) -> None:
         self._stopped = False
-        self._heard, ring = os.pipe()
-        for end in (self._heard, ring):
+        self._wakeup, ring = os.pipe()
+        for end in (self._wakeup, ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._stop)
@@ -490,8 +529,8 @@ class _SignalWaiter:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but no longer than until the next signal."""
-        if not self._stopped and select.select([self._heard], [], [], seconds)[0]:
-            os.read(self._heard, 512)
+        if not self._stopped and select.select([self._wakeup], [], [], seconds)[0]:
+            os.read(self._wakeup, 512)
         if self._stopped:
             raise _Stopped
 
@@ -558,17 +597,15 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
     left = end_processes(store, current.folder, current.submission.uid, grace=0.0)
     remove_scratch(store, current)
     if current.is_marked(UNWANTED):
-        store.remove(current.folder)
+        remove_job(store, current, current, os.environ)
         return None
-    if current.is_marked(HELD):
-        return _recorded(store, current, current.changed(**_held(current)))
     supervisor = current.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"
-    end = _ended(current.state.pods.items(), None, reason)
-    return _recorded(store, current, current.changed(**end, supervisor=None))
+    changes = _end_from_outside(current, reason).changes(current, current.state.pods)
+    return _recorded(store, current, current.changed(**changes))
 
 
 def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
@@ -586,38 +623,49 @@ def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
                 return msgspec.structs.replace(job, state=state)
 
 
-def _ended(
-    pods: Iterable[tuple[str, PodState]], code: int | None, reason: str | None
-) -> dict[str, Any]:
-    """The changes in the state of a job that ends now."""
-    now = time.time()
-    return {
-        "phase": Phase.SUCCEEDED if code == 0 else Phase.FAILED,
-        "exit_code": code,
-        "reason": reason,
-        "finished": now,
-        "pods": {
-            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
-            for name, pod in pods
-        },
-    }
-
-
-def _held(job: Job) -> dict[str, Any]:
-    """The changes in the state of a job that is suspended."""
-    asked = job.submission
-    return {
-        "phase": Phase.SUSPENDED,
-        "forecast": PlacementForecast(state="held", emulated=job.state.forecast.emulated),
-        "reason": f"`{command('resume', asked.name, namespace=asked.namespace)}` starts it",
-        "finished": None,
-        "exit_code": None,
-        "scratch": None,
-        "pods": {},
-    }
-
-
 # ---------------------------------------------------------------- files and surroundings
+
+
+def remove_job(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+    """Move the logs of a job without processes into the archive, and remove the job.
+
+    `before` is the job before it was ended to be removed. The caller holds the lock. The job is
+    removed also if the archive cannot be written.
+    """
+    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
+        _archive_logs(store, job, before, environment)
+    store.remove(job.folder)
+
+
+def _archive_logs(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+    from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to run a job
+    from arena_topo.engines import archive  # noqa: PLC0415  as above
+
+    pods = job.folder / POD_LOGS
+    # Only launchers have output.
+    launcher = next(logs.sources(job))
+    if not log_files.parts(str(pods / launcher.pod)):
+        return
+    # Their room is for what the archive says about the job, where the disk is full.
+    for name in ("room", "events", "pods.json"):
+        with contextlib.suppress(OSError):
+            (job.folder / name).unlink()
+    submission, state = before.submission, before.state
+    manifest = store.objects(job)[0]
+    head = archive.JobHead(
+        place=LOCAL_PLACE,
+        namespace=submission.namespace,
+        name=submission.name,
+        uid=submission.uid,
+        created=submission.created,
+        phase=state.phase.value,
+        exit_code=state.exit_code,
+        slots=read_pods(manifest, submission.gpus).slots,
+        tags=tagging(launcher_command(manifest)),
+        deleted=not state.phase.over,
+        moved=(launcher,),
+    )
+    archive.open_archive(environment).adopt(head, pods)
 
 
 def remove_scratch(store: JobStore, job: Job) -> None:
