@@ -106,7 +106,7 @@ def test_a_document_that_is_none_is_refused_with_its_place(
     with pytest.raises(UsageError) as caught:
         dump.read_document(str(path))
     assert caught.value.message.startswith(f"{path}: {problem}")
-    assert "docs/plan-output.md" in (caught.value.hint or "")
+    assert "docs/fabric-file.md" in (caught.value.hint or "")
 
 
 def test_a_document_that_cannot_be_read_is_refused(tmp_path: Path):
