@@ -1,4 +1,4 @@
-"""docs/output.md names each command that prints JSON, each of its keys, and the columns of tables."""
+"""docs/output.md names each command that prints JSON, all of its keys, and its columns."""
 
 from __future__ import annotations
 
