@@ -1,4 +1,4 @@
-"""Lists and plurals in sentences."""
+"""Lists, plurals and the extras of the package in sentences."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def portion(number: int, total: int, word: str, *, noun: str, many: str) -> str:
     """A part of some things and what it does: `1 of 3 pods is starting`, `0 of 1 worker exists`."""
     does = noun if 1 in {number, total} else many
     return f"{number} of {counted(total, word)} {does}"
+
+
+def with_extra(extra: str) -> str:
+    """The package with an extra, as hints name it; the page has the lines that install it."""
+    return f"arena-topo with its extra {extra!r} (docs/installation.md)"
 
 
 def ordinal(number: int) -> str:

@@ -582,7 +582,7 @@ def test_without_the_package_of_nvml_the_error_says_what_to_install(world, monke
     # An agent that ran would count all GPUs of the last report as unhealthy.
     with pytest.raises(ArenaError, match="nvidia-ml-py is not installed") as caught:
         world.agent()
-    assert caught.value.hint == "pip install 'arena-topo[agent]'"
+    assert caught.value.hint == "install arena-topo with its extra 'agent' (docs/installation.md)"
     assert world.health == [True] * 4
 
 

@@ -229,6 +229,25 @@ def test_every_page_is_in_the_navigation_of_the_site_once_and_nothing_else():
     assert sorted(listed(site["nav"])) == sorted(there)
 
 
+@pytest.mark.parametrize(
+    ("page", "heading", "answer"),
+    [
+        ("output.md", "get, list and top job", "| `usableGBps` | the bandwidth that these pods can"),
+        ("fabric-file.md", "The file", "gives the speed of each level"),
+        ("howto/pending.md", "The command", "$ arena-topo why"),
+        ("installation.md", "Install on a cluster", "$ arena-topo install --image"),
+        ("vocabulary.md", "Bandwidth", "| band | A step of 10 % of bandwidth"),
+    ],
+)
+def test_what_newcomers_ask_is_below_a_heading_of_a_page_that_the_first_page_links(
+    page, heading, answer
+):
+    """Two clicks of the site: the page, and the heading in its table of contents."""
+    assert f"]({page})" in (DOCS / "index.md").read_text(encoding="utf-8")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert answer in re.split(rf"^## {re.escape(heading)}$", text, flags=re.MULTILINE)[1]
+
+
 # What is made from the command tree.
 
 

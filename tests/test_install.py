@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fake_api import FakeApi, kubeconfig
 from arena_topo.admin.install import dependents
 from arena_topo.cli import root
 from arena_topo.engines import heartbeat
+from arena_topo.engines.engine_choice import read_fabric
 from arena_topo.manifests import (
     CLAIMS,
     GANG,
@@ -37,11 +39,19 @@ GOLDENS = Path(__file__).parent / "install"
 WRITE = os.environ.get("ARENA_TOPO_WRITE_GOLDENS") == "1"
 IMAGE = f"registry.example/tools/arena-topo@sha256:{'0123456789abcdef' * 4}"
 
+FABRIC = """\
+# by the data sheet of the switches
+levels:
+  - {name: leaf, label: fabric.topograph.run/tier-0, bandwidthGBps: 400}
+beyondGBps: 12.5
+"""
+
 CASES = {
     "install": {},
     "install-everything": {
         "gang": True,
         "ack": True,
+        "fabric": FABRIC,
         "runtime_class": "nvidia",
         "node_selector": {"pool": "gpu"},
         "image_pull_secrets": ("registry",),
@@ -105,10 +115,12 @@ def test_json_and_names_are_those_of_the_same_objects(arena):
     assert (code, out.splitlines()) == (0, [kubectl_name(one) for one in objects])
 
 
-def test_every_flag_reaches_the_manifests(arena):
+def test_every_flag_reaches_the_manifests(arena, tmp_path):
+    (tmp_path / "net.yaml").write_text(FABRIC, encoding="utf-8")
     code, out, _err = arena(
         *("install", "--image", IMAGE, "--gang-scheduling", "--ack", "--runtime-class", "nvidia"),
         *("--agent-selector", "pool=gpu", "--image-pull-secret", "registry"),
+        *("--fabric", str(tmp_path / "net.yaml")),
     )
     assert code == 0
     assert out == (GOLDENS / "install-everything.yaml").read_text(encoding="utf-8")
@@ -272,6 +284,10 @@ def test_the_controllers_pod_meets_pod_security_restricted():
     assert own["allowPrivilegeEscalation"] is False
     assert own["capabilities"] == {"drop": ["ALL"]}
     assert all("emptyDir" in volume for volume in pod["volumes"])
+    mounted = named("Deployment", install.CONTROLLER, fabric=FABRIC)
+    volumes = mounted["spec"]["template"]["spec"]["volumes"]
+    # PodSecurity restricted allows both (Pod Security Standards, "Volume Types").
+    assert {kind for volume in volumes for kind in volume} == {"name", "emptyDir", "configMap"}
 
 
 def test_the_namespace_is_as_strict_as_what_runs_in_it_allows():
@@ -288,9 +304,72 @@ def test_the_image_of_the_dockerfile_has_the_user_that_the_controller_runs_as():
     assert 'ENTRYPOINT ["arena-topo"]' in text
 
 
+def as_mounted(folder: Path, **how: Any) -> Path:
+    """The controller's fabric file as its container has it: a link, as the kubelet mounts them."""
+    deployment = named("Deployment", install.CONTROLLER, **how)["spec"]["template"]["spec"]
+    args = container("Deployment", **how)["args"]
+    path = Path(args[args.index("--fabric") + 1])
+    mounts = {
+        each["mountPath"]: each["name"] for each in container("Deployment", **how)["volumeMounts"]
+    }
+    volumes = {each["name"]: each for each in deployment["volumes"]}
+    config = named("ConfigMap", volumes[mounts[str(path.parent)]]["configMap"]["name"], **how)
+    (folder / "..data").mkdir()
+    (folder / "..data" / path.name).write_text(config["data"][path.name], encoding="utf-8")
+    (folder / path.name).symlink_to(f"..data/{path.name}")
+    return folder / path.name
+
+
+def test_the_controller_reads_the_network_that_was_given_to_install(tmp_path):
+    mounted = as_mounted(tmp_path, fabric=FABRIC)
+    given = tmp_path / "given.yaml"
+    given.write_text(FABRIC, encoding="utf-8")
+    assert replace(read_fabric(str(mounted)), where="") == replace(
+        read_fabric(str(given)), where=""
+    )
+    assert "by the data sheet" in mounted.read_text(encoding="utf-8")
+
+
+def test_another_network_starts_the_controller_again_and_changes_no_right():
+    def template(text: str) -> dict[str, Any]:
+        return named("Deployment", install.CONTROLLER, fabric=text)["spec"]["template"]
+
+    faster = FABRIC.replace("400", "800")
+    assert template(FABRIC)["metadata"] == template(FABRIC)["metadata"]
+    assert template(FABRIC)["metadata"] != template(faster)["metadata"]
+
+    def rights(text: str) -> list[dict[str, Any]]:
+        objects = install.installation_objects(Installation(image=IMAGE, fabric=text))
+        return [one for one in objects if "rbac" in one["apiVersion"] or "Policy" in one["kind"]]
+
+    assert rights(FABRIC) == rights("")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("levels: 5", "line 1: levels: expected a list, got a whole number"),
+        (
+            FABRIC.replace("12.5", "500"),
+            "line 4: beyondGBps: 500 is more than the 400 of levels[0]",
+        ),
+        (f"{FABRIC}levels: []", "line 5: levels is given twice"),
+        ("", "the file: expected a mapping, got nothing"),
+        ("levels: [", "line 2, column 1: not YAML: "),
+    ],
+)
+def test_a_bad_fabric_file_prints_nothing_but_the_place_in_it(arena, tmp_path, text, problem):
+    path = tmp_path / "net.yaml"
+    path.write_text(text, encoding="utf-8")
+    code, out, err = arena("install", "--image", IMAGE, "--fabric", str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}: {problem}")
+    assert "\n  try:  " in err
+
+
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
 def test_the_pods_run_commands_that_there_are(kind):
-    words = container(kind)["args"]
+    words = container(kind, fabric=FABRIC)["args"]
     command = root.command_tree()
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
@@ -342,6 +421,10 @@ def test_an_image_by_its_tag_is_taken_with_a_note(arena):
 def test_flags_that_contradict_each_other_are_refused(arena):
     assert arena("install", "--image", IMAGE, "--ack", "--without-controller")[0] == 2
     assert arena("install", "--remove", "--image", IMAGE)[0] == 2
+    for other in ("--remove", "--without-controller"):
+        code, out, err = arena("install", other, "--fabric", "net.yaml")
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {other} and --fabric exclude each other\n")
 
 
 def test_values_cannot_change_the_structure_of_a_manifest():
@@ -351,6 +434,7 @@ def test_values_cannot_change_the_structure_of_a_manifest():
     )
     plain = install.installation_objects(Installation(image=IMAGE))
     assert [one["kind"] for one in found] == [one["kind"] for one in plain]
+    assert named("ConfigMap", "arena-topo-fabric", fabric=text)["data"] == {"fabric.yaml": text}
     pod = found[-1]["spec"]["template"]["spec"]
     assert (pod["runtimeClassName"], pod["nodeSelector"]) == (text, {text: text})
 
@@ -412,7 +496,7 @@ def test_nothing_is_removed_under_a_job_that_needs_it(arena, api):
 
 
 def test_what_is_installed_is_printed_in_the_order_in_which_it_may_go(arena, api):
-    objects = installed(api, gang=True, agent=False)
+    objects = installed(api, gang=True, agent=False, fabric=FABRIC)
     node = {
         "apiVersion": "v1",
         "kind": "Node",

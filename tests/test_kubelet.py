@@ -132,4 +132,4 @@ def test_without_grpcio_the_error_names_the_package(node, monkeypatch):
     monkeypatch.setattr(kubelet, "import_module", missing)
     with pytest.raises(ArenaError, match="grpcio is not installed") as caught:
         PodResources(node.socket).holders()
-    assert caught.value.hint == "pip install 'arena-topo[agent]'"
+    assert caught.value.hint == "install arena-topo with its extra 'agent' (docs/installation.md)"

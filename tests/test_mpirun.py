@@ -17,6 +17,7 @@ from arena_topo.errors import UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import render
 from arena_topo.manifests.versions import BEST
+from arena_topo.words import with_extra
 
 VERSIONS = {
     "Open MPI 4": "mpirun (Open MPI) 4.1.8",
@@ -203,7 +204,7 @@ def test_it_is_refused_before_there_is_a_job(monkeypatch, engine, whose, line, o
             attempt(planned(command))
         assert refused.value.exit_code == 2
         assert str(refused.value.why).endswith(f"which does not understand {option}")
-        assert "pip install 'arena-topo[mpi]'" in str(refused.value.hint)
+        assert f"install {with_extra('mpi')}" in str(refused.value.hint)
     assert local.jobs(None) == ()
     # Which mpirun these call is known once they run.
     for other in (f"PATH=/opt/mpi/bin {command}", f". ./env.sh; {command}", "python train.py"):

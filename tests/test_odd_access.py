@@ -251,7 +251,7 @@ def test_a_socks_proxy_without_what_speaks_to_it_is_a_usage_error(
     monkeypatch.setitem(sys.modules, "socks", None)
     with pytest.raises(UsageError, match="SOCKS proxy, and PySocks is missing") as caught:
         Connection(through(tmp_path, "http://x", f"socks5://me:{SECRET}@127.0.0.1:1080"))
-    assert caught.value.hint == "pip install 'arena-topo[socks]'"
+    assert caught.value.hint == "install arena-topo with its extra 'socks' (docs/installation.md)"
     assert SECRET not in caught.value.message
 
 

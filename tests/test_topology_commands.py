@@ -598,7 +598,7 @@ def test_discovery_without_gpus_names_the_sources_and_the_missing_packages(arena
     first, why, hint = err.splitlines()
     assert first == "error: this machine has no GPUs that NVML or nvidia-smi can list"
     assert why.endswith("; nvidia-smi is not on the PATH")
-    assert "pip install 'arena-topo[gpu]'" in hint
+    assert "arena-topo with its extra 'gpu' (docs/installation.md)" in hint
 
 
 @pytest.mark.parametrize(

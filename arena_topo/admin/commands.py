@@ -62,10 +62,12 @@ class InstallOptions:
     remove: bool = option(
         False,
         "Print what is installed, for kubectl delete -f -; refused while jobs need it.",
-        excludes=("--image",),
+        excludes=("--image", "--fabric"),
     )
     without_controller: bool = option(
-        False, "Do not install the controller; users start their own waiting jobs."
+        False,
+        "Do not install the controller; users start their own waiting jobs.",
+        excludes=("--fabric",),
     )
     without_agent: bool = option(False, "Do not install the node agent; links of GPUs are assumed.")
     gang_scheduling: bool = option(
@@ -101,6 +103,7 @@ def install(
     session: Session,
     request: InstallOptions,
     *,
+    fabric: FabricFlag = "",
     output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent.
@@ -110,6 +113,8 @@ def install(
     Examples:
       # All of it
       install --image REPOSITORY/NAME@sha256:DIGEST
+      # With the speed of the network, by which the controller decides what a job waits for
+      install --image REPOSITORY/NAME@sha256:DIGEST --fabric fabric.yaml
       # Policies and roles alone
       install --without-controller --without-agent
     """
@@ -132,6 +137,7 @@ def install(
         agent=not request.without_agent,
         gang=request.gang_scheduling,
         ack=request.ack,
+        fabric=engine_choice.read_fabric_text(fabric) if fabric else "",
         runtime_class=request.runtime_class,
         node_selector={label.key: label.value for label in request.agent_selector},
         image_pull_secrets=request.image_pull_secret,

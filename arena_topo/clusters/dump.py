@@ -96,24 +96,38 @@ _START = re.compile(rb"[^ \t\r\n]")
 def read_document(path: str) -> tuple[Any, str, Mapping[str, int]]:
     """The one document of a small YAML or JSON file, the name of the file, and its lines.
 
-    `-` is standard input. The lines are those of the values by their paths; empty for JSON that is
-    no YAML. UsageError names the file and the position of an invalid value.
+    The lines are those of the values by their paths; empty for JSON that is no YAML. UsageError as
+    in `read_small` and `parse_small`.
     """
-    import yaml
+    name, text = read_small(path)
+    value, lines = parse_small(name, text)
+    return value, name, lines
 
+
+def read_small(path: str) -> tuple[str, str]:
+    """The name and the text of a small file; `-` is standard input. UsageError names the file."""
     name, data = _content(path, None, _MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{name}: is larger than {_MOST_BYTES >> 10} KiB", hint=_SMALL)
-    text = _text(name, data, _SMALL)
+    return name, _text(name, data, _SMALL)
+
+
+def parse_small(name: str, text: str) -> tuple[Any, Mapping[str, int]]:
+    """The one document of a small YAML or JSON file, and the lines of its values.
+
+    UsageError names the file and the position of an invalid value.
+    """
+    import yaml
+
     # JSON is almost YAML, but YAML allows no tabs and reads 1e2 as a word.
     with suppress(ValueError, RecursionError):
         value, lines = json.loads(text), safe_yaml.YamlLines({})
         with suppress(safe_yaml.Excess, yaml.YAMLError):
             lines = safe_yaml.key_lines(text, most=_MOST_VALUES)
-        return value, name, _once(name, lines)
+        return value, _once(name, lines)
     try:
         value = safe_yaml.parse_document(text, most=_MOST_VALUES)
-        return value, name, _once(name, safe_yaml.key_lines(text, most=_MOST_VALUES))
+        return value, _once(name, safe_yaml.key_lines(text, most=_MOST_VALUES))
     except safe_yaml.Excess as error:
         raise UsageError(f"{name}: {error}", hint=_SMALL) from error
     except RecursionError as error:

@@ -229,11 +229,21 @@ def read_fabric(path: str) -> FabricFile:
 
     UsageError names the file, and the line and the path of the invalid part.
     """
+    return _checked_fabric(path)[1]
+
+
+def read_fabric_text(path: str) -> str:
+    """The text of a fabric file, comments included; UsageError as in `read_fabric`."""
+    return _checked_fabric(path)[0]
+
+
+def _checked_fabric(path: str) -> tuple[str, FabricFile]:
     from arena_topo.clusters import dump  # noqa: PLC0415  YAML, only for files
     from arena_topo.topology import fabric  # noqa: PLC0415  only for files
 
-    data, name, lines = dump.read_document(path)
-    return fabric.parse_fabric(data, where=name, lines=lines)
+    name, text = dump.read_small(path)
+    data, lines = dump.parse_small(name, text)
+    return text, fabric.parse_fabric(data, where=name, lines=lines)
 
 
 def read_calibration(name: str, options: Options) -> PoolRates:

@@ -24,6 +24,7 @@ from arena_topo.topology import (
     presets,
 )
 from arena_topo.topology.nvidia import Reading
+from arena_topo.words import with_extra
 
 MAX_MACHINE_BYTES = 4_000_000
 """The size limit of a file of a machine in bytes; its readers have lower limits."""
@@ -106,8 +107,8 @@ def discover() -> Machine:
     raise ArenaError(
         "this machine has no GPUs that NVML or nvidia-smi can list",
         why="; ".join(detected),
-        hint="install NVIDIA's driver and pip install 'arena-topo[gpu]', or read a file that was"
-        " made elsewhere: nvidia-smi topo -m > FILE, and --from FILE here",
+        hint=f"install NVIDIA's driver and {with_extra('gpu')}, or read a file that was made"
+        " elsewhere: nvidia-smi topo -m > FILE, and --from FILE here",
     )
 
 

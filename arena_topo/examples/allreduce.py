@@ -48,7 +48,7 @@ def main() -> None:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        sys.exit(f"allreduce needs mpi4py and an MPI (pip install 'arena-topo[mpi]'): {error}")
+        sys.exit(f"allreduce needs mpi4py and an MPI, as with arena-topo's extra 'mpi': {error}")
 
     world = MPI.COMM_WORLD
     rank, ranks = world.Get_rank(), world.Get_size()

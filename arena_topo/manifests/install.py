@@ -11,6 +11,7 @@ The printed text includes the comments of the templates, among them the reason o
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -66,7 +67,8 @@ class Installation:
 
     The image may be empty if neither controller nor agent is installed. `gang`: the cluster has the
     gang scheduling of scheduling.k8s.io. `ack`: the controller also publishes in the format and
-    namespace of ACK's tools. `node_selector` selects the nodes with GPUs (empty: those with a label
+    namespace of ACK's tools. `fabric` is the text of the controller's fabric file, empty without
+    one. `node_selector` selects the nodes with GPUs (empty: those with a label
     of GPUs), `runtime_class` is the container runtime that shows them to the agent.
     """
 
@@ -75,6 +77,7 @@ class Installation:
     agent: bool = True
     gang: bool = False
     ack: bool = False
+    fabric: str = ""
     runtime_class: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
@@ -114,6 +117,7 @@ def installation_yaml(installation: Installation) -> str:
         "image_pull_secrets": [{"name": secret} for secret in installation.image_pull_secrets],
         "gpu_labels": GPU_LABELS,
         "alive": ALIVE,
+        "fabric_digest": hashlib.sha256(installation.fabric.encode()).hexdigest(),
     }
     parts = [part for part in _PARTS if context.get(part, True)]
     return "---\n".join(
@@ -128,7 +132,7 @@ def installation_objects(installation: Installation) -> tuple[Manifest, ...]:
 
 def all_objects() -> tuple[Manifest, ...]:
     """Every object that any `install` of this version may have created, in that order."""
-    return installation_objects(Installation(image="any", gang=True, ack=True))
+    return installation_objects(Installation(image="any", gang=True, ack=True, fabric="any"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

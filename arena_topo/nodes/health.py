@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from arena_topo.errors import ArenaError
+from arena_topo.words import with_extra
 
 APPLICATION_ERRORS = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that a program causes and its GPU survives: graphics engine exception, page fault, stopped
@@ -151,5 +152,5 @@ def _pynvml() -> Any:
     except ImportError as error:
         raise ArenaError(
             "the Python package nvidia-ml-py is not installed",
-            hint="pip install 'arena-topo[agent]'",
+            hint=f"install {with_extra('agent')}",
         ) from error

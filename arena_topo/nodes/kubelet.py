@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from arena_topo.errors import ArenaError, TimedOut
+from arena_topo.words import with_extra
 
 _T = TypeVar("_T")
 
@@ -90,7 +91,8 @@ class PodResources:
             grpc: Any = import_module("grpc")
         except ImportError as error:
             raise ArenaError(
-                "the Python package grpcio is not installed", hint="pip install 'arena-topo[agent]'"
+                "the Python package grpcio is not installed",
+                hint=f"install {with_extra('agent')}",
             ) from error
         path = Path(self.socket).absolute()
         if not path.exists():

@@ -24,6 +24,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from arena_topo.engines.kubernetes.kubeconfig import Access, basic
 from arena_topo.engines.kubernetes.response import Response
 from arena_topo.errors import UsageError
+from arena_topo.words import with_extra
 
 UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
 """The encodings of a body that `HttpAnswer.pieces` decodes."""
@@ -403,7 +404,7 @@ def _proxy(address: str) -> SplitResult:
             if url.scheme.startswith("socks") and importlib.util.find_spec("socks") is None:
                 raise UsageError(
                     "the proxy to the API server is a SOCKS proxy, and PySocks is missing",
-                    hint="pip install 'arena-topo[socks]'",
+                    hint=f"install {with_extra('socks')}",
                 )
             return url
     raise UsageError(

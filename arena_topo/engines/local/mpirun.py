@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 INSTALL = (
-    "install Open MPI 4 beside arena-topo, pip install 'arena-topo[mpi]' (Linux with glibc on"
-    " x86_64 or aarch64), or put the folder of yours first on the PATH"
+    "install arena-topo with its extra 'mpi' (docs/installation.md), which is Open MPI 4 for Linux"
+    " with glibc on x86_64 or aarch64, or put the folder of yours first on the PATH"
 )
 
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
