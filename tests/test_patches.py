@@ -83,7 +83,7 @@ def held() -> Object:
 
 
 def pinned() -> Object:
-    return protocol.pinned(placed(), PLACEMENT, BINDING, CLUSTER)
+    return protocol.pin_workers(placed(), PLACEMENT, BINDING, CLUSTER)
 
 
 def unpinned(stored: Object) -> Object:

@@ -230,7 +230,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     shown = view.decode(view.encode(nodes.occupancy.cluster, observed_at=NOW), now=NOW)
     (node,) = shown.nodes
     assert (node.free_count, node.reserved_count) == (0, 4)
-    assert planning.reservation(planned.request, shown) == KEPT_FOR_JOB.replace(
+    assert planning.describe_reserved(planned.request, shown) == KEPT_FOR_JOB.replace(
         "default/job", "another gang"
     )
 

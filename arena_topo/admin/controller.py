@@ -337,7 +337,7 @@ class Controller:
         """Withdraw the records of dead submitters; whether there were any."""
         withdrawn_any = False
         for job in view.jobs:
-            if fairness.abandoned(job, view.now) and leads():
+            if fairness.is_abandoned(job, view.now) and leads():
                 withdrawn_any |= self._each(job, partial(self._freed, job, view))
         return withdrawn_any
 
@@ -513,7 +513,7 @@ class Controller:
         patience = self._patience.setdefault(
             (*job.key, job.record or ""), pod_state.StallTimer(limit=limit)
         )
-        pulling = pod_state.pulls(pods, events, now=now)
+        pulling = pod_state.pulls_image(pods, events, now=now)
         if patience.expired(stands, pulling=pulling, now=self.clock()):
             return because(CauseCode.STALLED, limit=f"{limit:g} s", text=stands.progress)
         return None

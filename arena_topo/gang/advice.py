@@ -18,7 +18,7 @@ from arena_topo.topology import Cluster, Node
 from arena_topo.topology.nics import RDMA_DEVICE
 
 
-def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
+def advice_on_plan(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     """Changes that would give the pods of a plan more: another shape, or the NICs of their nodes.
 
     `cluster` is the cluster on which the plan was made, so it also holds for a job that has its

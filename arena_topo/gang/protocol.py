@@ -348,7 +348,7 @@ class Starter:
             and before is not None
             and mine.state == "placed"
             and mine.recorded != before.recorded
-            and not fairness.abandoned(mine, self.queue.now())
+            and not fairness.is_abandoned(mine, self.queue.now())
         )
         return None if theirs else current
 
@@ -423,7 +423,7 @@ class Starter:
         """
         freed = []
         for job in jobs:
-            if not fairness.abandoned(job, now):
+            if not fairness.is_abandoned(job, now):
                 continue
             try:
                 bare = pins.unplaced(job.manifest)
@@ -462,11 +462,13 @@ def _with_claims(stored: Manifest, decision: Decision) -> tuple[Manifest, Sequen
     placement, binding, cluster = decision.placement, decision.binding, decision.cluster
     assert placement is not None
     assert binding is not None
-    placed = pinned(stored, placement, binding, cluster)
+    placed = pin_workers(stored, placement, binding, cluster)
     return placed, claims_of(placed, placement, binding, cluster)
 
 
-def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
+def pin_workers(
+    stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster
+) -> Manifest:
     """A stored job with its workers pinned."""
     return pins.with_pins(
         pins.unplaced(stored),

@@ -20,7 +20,7 @@ from arena_topo.gang.pod_state import (
     GangStatus,
     StallTimer,
     failed_workers,
-    pulls,
+    pulls_image,
     status_of,
     wanted_workers,
     worker_places,
@@ -123,10 +123,10 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
         pods = queue.pods(stored)
         for pod, patch in worker_places(stored, pods):
             queue.bind(pod, patch)
-        unsettled = len(pods) <= wanted_workers(stored) or pulls(pods, (), now=queue.now())
+        unsettled = len(pods) <= wanted_workers(stored) or pulls_image(pods, (), now=queue.now())
         events = queue.events(stored) if unsettled else []
         seen = status_of(stored, pods, events, now=queue.now(), since=since)
-        return seen, pulls(pods, events, now=queue.now())
+        return seen, pulls_image(pods, events, now=queue.now())
 
     def pause(most: float) -> None:
         nonlocal delay

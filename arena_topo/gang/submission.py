@@ -23,7 +23,7 @@ from arena_topo.errors import (
     command,
 )
 from arena_topo.gang import UNWATCHED, Exists, Watcher, existing_job, fairness, pod_state
-from arena_topo.gang.advice import advised
+from arena_topo.gang.advice import advice_on_plan
 from arena_topo.gang.config_files import read_config_files
 from arena_topo.gang.existing_job import Same
 from arena_topo.gang.planning import (
@@ -125,7 +125,7 @@ def submit(
     site = Site(backend=backend, namespace=namespace, version=api, files=files)
     if exists is Exists.REPLACE:
         existing_job.make_room(job, site, watcher)
-    elif exists is Exists.OK and (same := existing_job.same(job, site)) is not None:
+    elif exists is Exists.OK and (same := existing_job.identical_job(job, site)) is not None:
         return _gone_on(same, site, watcher)
     queue = backend.queue if job.gputopology else None
     try:
@@ -140,7 +140,7 @@ def submit(
         ).submitted()
     except AlreadyExists:
         # Another client may have submitted the same job since the check.
-        late = existing_job.same(job, site) if exists is Exists.OK else None
+        late = existing_job.identical_job(job, site) if exists is Exists.OK else None
         if late is None:
             raise
         return _gone_on(late, site, watcher)
@@ -170,7 +170,7 @@ def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
         plan,
         created,
         nearest=decision.nearest,
-        advice=advised(plan, cluster, site),
+        advice=advice_on_plan(plan, cluster, site),
         training=when_spread(plan, cluster),
     )
     waits = plan.waiting is not None or (done.status is not None and done.status.waits)
@@ -338,7 +338,7 @@ class _Submission:
             nearest=decision.nearest,
             notes=outcome.notes,
             wait=decision.wait,
-            advice=advised(planned, decision.cluster, site) if is_placed else (),
+            advice=advice_on_plan(planned, decision.cluster, site) if is_placed else (),
             training=when_spread(planned, decision.cluster),
         )
 
