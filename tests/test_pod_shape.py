@@ -30,7 +30,7 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.pins import visible
+from arena_topo.manifests.pins import visible_gpus
 from arena_topo.manifests.render import build_plan as build
 from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.manifests.versions import ApiVersion
@@ -595,8 +595,8 @@ def test_workers_that_share_see_their_own_gpus_first_and_then_their_neighbours(
     workers: str, seen: tuple[tuple[int, ...], ...]
 ):
     read = parse_map(workers)
-    assert visible(read, shared=True) == seen
-    assert visible(read, shared=False) == tuple(gpus for _index, _node, gpus in read)
+    assert visible_gpus(read, shared=True) == seen
+    assert visible_gpus(read, shared=False) == tuple(gpus for _index, _node, gpus in read)
 
 
 def objects(**said: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from arena_topo.manifests import (
     render,
 )
 from arena_topo.manifests.annotations import annotated, parse_map
-from arena_topo.manifests.cause import CauseCode, because, encoded
+from arena_topo.manifests.cause import CauseCode, because, encode_cause
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
@@ -114,7 +114,7 @@ class World:
         job = self.job(name, len(workers), gpus, **more)
         cause = because(CauseCode.NODE_LOST, node="node-1", state="out of service")
         waiting = PlacementForecast(state="waiting", cause=cause)
-        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encoded(cause)})
+        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encode_cause(cause)})
         notes = {RESERVED_ANNOTATION: places, STOPPED: stop}
         self.add(job, age, waiting, notes, startTime=written(NOW - 700))
 

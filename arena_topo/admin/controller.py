@@ -717,7 +717,7 @@ class Controller:
 
     def _hold(self, job: QueuedJob, cause: Cause) -> bool:
         """Suspend a whole gang until a person resumes it."""
-        bare, at = pins.unplaced(job.manifest), written(self.queue.now())
+        bare, at = pins.without_pins(job.manifest), written(self.queue.now())
         if (
             self.queue.change(job.manifest, patches.holding(job.manifest, bare, cause, at=at))
             is None
@@ -761,7 +761,7 @@ class Controller:
     ) -> bool:
         """Suspend a whole gang, which then waits for its turn again; these GPUs wait for it."""
         tries = job.tries + counts
-        bare = pins.unplaced(job.manifest)
+        bare = pins.without_pins(job.manifest)
         at = written(self.queue.now())
         patch = patches.taking_back(job.manifest, bare, cause, tries, reserved=reserved, at=at)
         if self.queue.change(job.manifest, patch) is None:
@@ -950,7 +950,7 @@ class Controller:
         known = recorded_placement(job.manifest)
         if cause is None or (known is not None and known.cause == cause) or job.tries:
             return False
-        patch = patches.waiting(job.manifest, pins.unplaced(job.manifest), cause)
+        patch = patches.waiting(job.manifest, pins.without_pins(job.manifest), cause)
         self.queue.change(job.manifest, patch)
         return False
 

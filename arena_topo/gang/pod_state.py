@@ -312,7 +312,7 @@ def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object
         workers = parse_map(notes[MAP])
     except ValueError:
         return []
-    seen = pins.visible(workers, shared=recorded_request(mpijob).get("podShape") == "shared")
+    seen = pins.visible_gpus(workers, shared=recorded_request(mpijob).get("podShape") == "shared")
     places = []
     for pod in gated_workers(pods):
         index = worker_index(pod)

@@ -90,7 +90,7 @@ def wait_until_placed(
 
 def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manifest | None:
     """Suspend a whole gang, which then waits for its turn; None if the job changed meanwhile."""
-    patch = patches.taking_back(stored, pins.unplaced(stored), cause, tries)
+    patch = patches.taking_back(stored, pins.without_pins(stored), cause, tries)
     return queue.change(stored, patch)
 
 

@@ -243,7 +243,7 @@ class _Submission:
     def _lacks(self, bare: Plan) -> tuple[str, ...]:
         """The fields of a gated, suspended job that the CRD of the operator drops."""
         trial = patches.as_suspended(
-            pins.with_gates(pins.unplaced(bare.objects[0])),
+            pins.with_gates(pins.without_pins(bare.objects[0])),
             PlacementForecast(state="waiting"),
             at=None,
             request=request_annotation(bare.job),
@@ -368,7 +368,7 @@ class _Submission:
         )
         planned = msgspec.structs.replace(bare, waiting=waits.reason, forecast=waits)
         form = patches.handed_over(
-            pins.with_gates(pins.unplaced(bare.objects[0]), effects=("NoSchedule",)),
+            pins.with_gates(pins.without_pins(bare.objects[0]), effects=("NoSchedule",)),
             waits,
             request=request_annotation(job),
             suspend=job.queue,

@@ -375,7 +375,7 @@ def proved(placement: Placement) -> str:
     """The proof of a placement, in words."""
     proof = placement.proof
     rate = placement.bandwidth
-    among = estimates.relative(
+    among = estimates.proof_scope(
         rated=proof.rated,
         guess=rate is not None and rate.guess,
         regime=None if rate is None else str(rate.regime),

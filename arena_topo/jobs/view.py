@@ -251,7 +251,7 @@ def move(foreseen: Move, name: str) -> str:
 
 def guarantee(forecast: PlacementForecast) -> str:
     """The guarantee of a placement, its mechanism, and whether that is confirmed."""
-    return f"Guarantee: {one_line(estimates.guaranteed(forecast))}"
+    return f"Guarantee: {one_line(estimates.guarantee_sentence(forecast))}"
 
 
 def confirmed(forecast: PlacementForecast | None) -> bool | None:
@@ -287,8 +287,10 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: PlacementForecast) -> str:
-    text = estimates.stated(forecast)
-    among = estimates.relative(rated=forecast.rated, guess=forecast.guess, regime=forecast.regime)
+    text = estimates.estimate_sentence(forecast)
+    among = estimates.proof_scope(
+        rated=forecast.rated, guess=forecast.guess, regime=forecast.regime
+    )
     if forecast.optimal:
         text += f" (proven best{among})"
     elif forecast.optimal is not None and _more_is_possible(forecast):
