@@ -62,7 +62,7 @@ from arena_topo.nodes import fabric, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.seen import SeenJob, explained, look
+from arena_topo.reasons.seen import SeenJob, explained, read_job
 from arena_topo.simulate import SimulationRequest
 from arena_topo.simulate import view as simulation_view
 from arena_topo.simulate.request import plan_of
@@ -175,7 +175,7 @@ class Client:
         state. NotFound if the job does not exist.
         """
         with self._opened() as backend:
-            return look(
+            return read_job(
                 backend,
                 name,
                 backend.default_namespace(),

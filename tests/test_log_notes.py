@@ -19,7 +19,7 @@ from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs.asked import SILENT, Asked, End
 from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
 from arena_topo.joblogs.notices import DELETED, GATHER
-from arena_topo.joblogs.pod_selection import early
+from arena_topo.joblogs.pod_selection import not_started_error
 from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import PlacementForecast
@@ -310,7 +310,7 @@ def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who
 
 def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
     status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
-    error = early(status, still_world.backend, "demo")
+    error = not_started_error(status, still_world.backend, "demo")
     assert (error.why, error.hint) == (
         "the job is suspended",
         "start it once it fits: arena-topo resume demo -n default",
@@ -327,7 +327,9 @@ def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world)
         "arena-topo delete demo -n default, and submit it with the right --image or"
         " --image-pull-secret; resume does not change them"
     )
-    assert early(status, still_world.backend, "demo").hint == starting(start, "demo", "default")
+    assert not_started_error(status, still_world.backend, "demo").hint == starting(
+        start, "demo", "default"
+    )
 
 
 def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(world: World):

@@ -24,7 +24,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
-from arena_topo.reasons.seen import look
+from arena_topo.reasons.seen import read_job
 
 if TYPE_CHECKING:
     from arena_topo.reasons.seen import SeenJob
@@ -103,7 +103,7 @@ class _Shown:
                 tell(layout.noted(text))
 
         with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
-            return look(
+            return read_job(
                 self.backend,
                 self.name,
                 self.namespace,
@@ -169,7 +169,7 @@ class _Shown:
         if before is not None and _signs(before, wide=wide) == _signs(seen, wide=wide):
             return ""
         if wide:
-            return progress.change(seen.status, now=now) + "\n"
+            return progress.progress_line(seen.status, now=now) + "\n"
         form = self.wanted.output_format
         return layout.streamed(view.job_json(seen, now=now), yaml=form is Output.YAML)
 
@@ -178,7 +178,7 @@ def _trouble(seen: SeenJob) -> str | None:
     """Why the job does not run, if the screen does not say it."""
     if seen.explanation is not None or view.shows_reason(seen.status):
         return None
-    return view.trouble(seen.status)
+    return view.why_not_running(seen.status)
 
 
 def _signs(seen: SeenJob, *, wide: bool) -> Any:

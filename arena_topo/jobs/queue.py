@@ -236,7 +236,7 @@ def _start(
         slots = max(1, status.request_gpus // len(status.forecast.workers))
         table = view.placement_rows(status.forecast, name, slots=slots)
         console.info(table.rstrip("\n"))
-    elif status.waits and (trouble := view.trouble(status)) is not None:
+    elif status.waits and (trouble := view.why_not_running(status)) is not None:
         console.info(trouble)
         console.info(f"  {goals.Start.ITSELF.capitalize()}.")
     console.notes(outcome.notes)

@@ -91,7 +91,7 @@ class _Watched:
     def changed(self, status: JobStatus) -> None:
         """A job has changed; how it ended is printed once, as the result or as the error."""
         if goals.standing(self.goal, status) is Standing.OPEN or not status.phase.over:
-            self.console.info(progress.news(status))
+            self.console.info(progress.phase_sentence(status))
 
     def blind(self, why: str | None) -> None:
         """The server does not answer, and why; None once it answers again."""

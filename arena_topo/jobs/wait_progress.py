@@ -57,7 +57,7 @@ class WaitLine:
     def _screen(self, columns: int) -> str:
         since = layout.duration(time.monotonic() - self.begun)
         text = f"{self.name} {self.what} ({since}{self.doubt})"
-        return f"{turn(self.console)} {layout.fold(text, columns - 2)}"
+        return f"{progress_frame(self.console)} {layout.fold(text, columns - 2)}"
 
 
 class WaitProgress(WaitLine):
@@ -106,7 +106,7 @@ def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
             console.info(training_line(done.training))
     if status is None:
         console.warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif not waits and not placed and (trouble := view.trouble(status)) is not None:
+    elif not waits and not placed and (trouble := view.why_not_running(status)) is not None:
         from arena_topo.engines.kubernetes.mpijob import NO_PODS  # noqa: PLC0415 - rarely needed
 
         # Right after a submission that is no trouble.
@@ -160,15 +160,17 @@ def wait_for_end(
 
     def show_progress(status: JobStatus) -> None:
         if not shows or status.phase.over:
-            console.info(progress.news(status))
+            console.info(progress.phase_sentence(status))
         if status.phase.over:
             ended(status)
 
     def screen(columns: int) -> str:
         if latest is None:
-            return f"{turn(console)} {name}"
+            return f"{progress_frame(console)} {name}"
         text = progress.progress_screen(latest, now=console.clock(), width=columns - 2)
-        return "\n".join(filter(None, [f"{turn(console)} {text.rstrip()}", sight.remark()]))
+        return "\n".join(
+            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.remark()])
+        )
 
     hears = goals.Listener(tell=show_progress, seen=seen)
     shown = live(console, console.stderr, screen) if shows else nullcontext()
@@ -176,6 +178,6 @@ def wait_for_end(
         wait_until_over(backend, name, namespace, timeout=timeout, hears=hears)
 
 
-def turn(console: Console) -> str:
+def progress_frame(console: Console) -> str:
     """The current frame of the spinner on stderr."""
     return turning(unicode=draws(console.stderr))

@@ -36,7 +36,7 @@ class SeenJob(msgspec.Struct, frozen=True, kw_only=True):
         return repr(self.status).replace("JobStatus", "SeenJob", 1)
 
 
-def look(
+def read_job(
     backend: Backend,
     name: str,
     namespace: str,
