@@ -12,7 +12,7 @@ from arena_topo.cli.arguments import PANEL, Output
 from arena_topo.cli.console import Console
 from arena_topo.cli.live import live
 from arena_topo.cli.stdout import wait_while_read
-from arena_topo.cli.terminal import moves
+from arena_topo.cli.terminal import can_redraw
 from arena_topo.errors import TimedOut
 from arena_topo.flag import Flag
 from arena_topo.layout import clock, duration, folded, noted, streamed
@@ -61,7 +61,7 @@ def watch(
         if end is not None and time.monotonic() >= end:
             raise TimedOut(f"timed out after {limit:g} s", hint="allow more with --timeout")
 
-    lives = draw is not None and moves(console.stdout)
+    lives = draw is not None and can_redraw(console.stdout)
     # An error of the first look is printed without a screen.
     first = [look()] if lives else []
     seen += first
@@ -169,7 +169,7 @@ def renew(
     )
 
 
-def once(console: Console) -> Callable[[str], None]:
+def print_once(console: Console) -> Callable[[str], None]:
     """A printer of notes that prints each text once."""
     printed: set[str] = set()
 

@@ -19,7 +19,7 @@ from arena_topo.cli.console import Console
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
@@ -102,7 +102,7 @@ class _Shown:
             if gpus and tell is not None:
                 tell(layout.noted(text))
 
-        with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
+        with suggest_similar_job(self.name, self.namespace, self.backend, self.wanted.kind):
             return read_job(
                 self.backend,
                 self.name,

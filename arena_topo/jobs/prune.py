@@ -82,7 +82,9 @@ def prune(wanted: PruneOptions, session: Session) -> None:
             why="it says how old the jobs are that are deleted",
             hint=f"{PROGRAM} prune --since 24h --dry-run",
         )
-    asks = not dry_run and confirmation.asks(console, "prune", yes=wanted.yes, look="--dry-run")
+    asks = not dry_run and confirmation.must_confirm(
+        console, "prune", yes=wanted.yes, look="--dry-run"
+    )
     backend = open_engine(session)
     namespace = None if wanted.all_namespaces else namespace_of(session, backend)
     now = console.clock()

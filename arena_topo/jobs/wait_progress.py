@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 from arena_topo import layout
 from arena_topo.cli.console import Console
 from arena_topo.cli.interrupt_message import detaching
-from arena_topo.cli.live import live, turning
+from arena_topo.cli.live import live, spinner_frame
 from arena_topo.cli.refresh import Freshness
-from arena_topo.cli.terminal import draws, wrap_columns
+from arena_topo.cli.terminal import may_use_unicode, wrap_columns
 from arena_topo.engines import JobStatus, slots_of
 from arena_topo.engines.backend import Backend
 from arena_topo.escaping import one_line
@@ -180,4 +180,4 @@ def wait_for_end(
 
 def progress_frame(console: Console) -> str:
     """The current frame of the spinner on stderr."""
-    return turning(unicode=draws(console.stderr))
+    return spinner_frame(unicode=may_use_unicode(console.stderr))
