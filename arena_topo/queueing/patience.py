@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from arena_topo.queueing import Situation, Waiting
-from arena_topo.solver import Placement, Request, band, edge
+from arena_topo.solver import Placement, Request, band, band_edge
 from arena_topo.solver.door import Solver
 
 WORTHWHILE = 1 / 3
@@ -70,7 +70,7 @@ def least_bandwidth(
         best = _promised(request, best)
     if best is None or best.bandwidth is None or best.bandwidth.guess:
         return 0.0, best
-    return edge(band(best.bandwidth.point)) * share, best
+    return band_edge(band(best.bandwidth.point)) * share, best
 
 
 def _promised(request: Request, placement: Placement) -> Placement:
