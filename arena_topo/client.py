@@ -32,9 +32,9 @@ from arena_topo.engines import (
     Phase,
     engine_choice,
     goals,
+    ignore_message,
     machines,
     state_of,
-    unheard,
 )
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.goals import Ending, Goal
@@ -79,7 +79,7 @@ Tell = Callable[[str], None]
 class Client:
     """The commands, for the engine and the namespace of `options`; `tell` gets their messages."""
 
-    def __init__(self, options: Options | None = None, *, tell: Tell = unheard) -> None:
+    def __init__(self, options: Options | None = None, *, tell: Tell = ignore_message) -> None:
         self.options = options or Options()
         self.tell = tell
 

@@ -13,7 +13,7 @@ from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive
-from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs.asked import SILENT, Asked, End
@@ -323,11 +323,11 @@ def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world)
     status = replace(job(Phase.PENDING, reason=str(cause)), forecast=forecast)
     start = start_of(status, still_world.backend)
     assert start is Start.ANEW
-    assert starting(start, "demo", "default") == (
+    assert start_phrase(start, "demo", "default") == (
         "arena-topo delete demo -n default, and submit it with the right --image or"
         " --image-pull-secret; resume does not change them"
     )
-    assert not_started_error(status, still_world.backend, "demo").hint == starting(
+    assert not_started_error(status, still_world.backend, "demo").hint == start_phrase(
         start, "demo", "default"
     )
 

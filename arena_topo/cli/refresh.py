@@ -40,7 +40,7 @@ def watch(
     is empty. `now` is Unix seconds. TimedOut after `limit` seconds, BrokenPipeError as soon as the
     reader of stdout has gone.
     """
-    from arena_topo.engines.polling import looks  # noqa: PLC0415 - only for who stays
+    from arena_topo.engines.polling import poll_repeatedly  # noqa: PLC0415 - only for who stays
 
     end, sight = None if limit is None else time.monotonic() + limit, Freshness()
     seen: list[_Read] = []
@@ -71,7 +71,7 @@ def watch(
         return first.pop() if first else look()
 
     with live(console, console.stdout, screen, stays=True) if lives else nullcontext():
-        for state in looks(again, every=every, blind=blind, end=end, pause=pause):
+        for state in poll_repeatedly(again, every=every, blind=blind, end=end, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, state, console.clock())):
                 # A document is not folded or coloured.

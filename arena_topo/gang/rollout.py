@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, queued
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, command
 from arena_topo.gang import Watcher
 from arena_topo.gang.pod_state import (
@@ -134,7 +134,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
         delay *= 1.5
 
     # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-    for gang_status in looks(look, every=_SELDOM, pause=pause):
+    for gang_status in poll_repeatedly(look, every=_SELDOM, pause=pause):
         if gang_status is None:
             return None
         seen, pulling = gang_status

@@ -13,7 +13,7 @@ from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.engines import JobStatus, goals
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -308,7 +308,7 @@ class _Submission:
 
         A server that does not answer for a while does not end the polling.
         """
-        for outcome in looks(look, every=_AGAIN):
+        for outcome in poll_repeatedly(look, every=_AGAIN):
             if outcome is not None or self.watcher.late:
                 return outcome or otherwise
         raise AssertionError("polling does not end by itself")

@@ -20,7 +20,7 @@ from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.backend import Backend, JobReads
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.engines.rank_tags import tagging
 from arena_topo.errors import (
     ArenaError,
@@ -109,7 +109,7 @@ class JobPoller:
     def _run(self) -> None:
         job = self._job
         try:
-            for status in looks(
+            for status in poll_repeatedly(
                 self._look,
                 every=self._backend.look_every,
                 blind=self._miss,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.backend import Backend
-from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.errors import NotFound, UsageError, command
 from arena_topo.joblogs.notices import pods_text
 
@@ -78,7 +78,7 @@ def not_started_error(job: JobStatus, backend: Backend, pod: str) -> NotFound:
     start = start_of(job, backend)
     hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
     if start in {Start.RESUME, Start.ANEW}:
-        hint = starting(start, job.name, job.namespace)
+        hint = start_phrase(start, job.name, job.namespace)
     state = f"pod {pod} is not running" if job.instances else f"job {job.name} has no pods yet"
     return NotFound(state, why=why_no_logs(job), hint=hint)
 

@@ -23,7 +23,7 @@ from arena_topo.cli.targets import job_not_found, namespace_of, open_engine, sim
 from arena_topo.cli.terminal import can_redraw
 from arena_topo.engines import JobStatus
 from arena_topo.engines.backend import Backend
-from arena_topo.engines.goals import how_failed, starting
+from arena_topo.engines.goals import how_failed, start_phrase
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
@@ -415,7 +415,7 @@ class _Waits(WaitLine):
             return
         what = one_line(waiting.what)
         if waiting.start is not None:
-            what += f"; {starting(waiting.start, self.name, self._namespace)}"
+            what += f"; {start_phrase(waiting.start, self.name, self._namespace)}"
         if what == self.what:
             return
         self._begin(what)

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
-from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
+from arena_topo.engines import (
+    Event,
+    Instance,
+    JobStatus,
+    Options,
+    Phase,
+    Publication,
+    ignore_message,
+)
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.lines import LogOptions, SourceFilter
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
@@ -165,7 +173,7 @@ class LocalBackend:
         """The namespace of jobs when the user names none."""
         return self._options.namespace or "default"
 
-    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+    def owner(self, *, tell: Callable[[str], None] = ignore_message) -> str:
         """The name of the user that jobs are submitted for."""
         del tell
         try:
@@ -650,7 +658,7 @@ class LocalBackend:
         instance: str,
         request: AttachRequest,
         *,
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> int:
         """Run a command as a pod would, on this process's streams; its exit code."""
         from arena_topo.engines.local import pod_command  # noqa: PLC0415  its own command
@@ -664,7 +672,7 @@ class LocalBackend:
         namespace: str | None = None,
         *,
         pods: Collection[str] = (),
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> tuple[GpuSample, ...]:
         """None: nvidia-smi shows what the GPUs of this machine do."""
         del namespace, pods
