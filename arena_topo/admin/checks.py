@@ -60,7 +60,7 @@ class CheckResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisite:
-    """One prerequisite: what was found, and how to fix it."""
+    """A prerequisite: the finding, and how to fix it."""
 
     name: str
     outcome: CheckResult

@@ -35,8 +35,8 @@ def watch(
 ) -> _Read:
     """Poll `every` so many seconds until `over`, and show each result on stdout.
 
-    A terminal shows one screen, `draw(found, now, columns)`, redrawn in place; the last one stays.
-    Elsewhere, and without `draw`, the text of `changes(before, found, now)` is written, unless it
+    A terminal shows one screen, `draw(result, now, columns)`, redrawn in place; the last one stays.
+    Elsewhere, and without `draw`, the text of `changes(before, result, now)` is written, unless it
     is empty. `now` is Unix seconds. TimedOut after `limit` seconds, BrokenPipeError as soon as the
     reader of stdout has gone.
     """
