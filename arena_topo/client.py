@@ -32,9 +32,9 @@ from arena_topo.engines import (
     Phase,
     engine_choice,
     goals,
+    ignore_message,
     machines,
     state_of,
-    unheard,
 )
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.goals import Ending, Goal
@@ -62,7 +62,7 @@ from arena_topo.nodes import fabric, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.seen import SeenJob, explained, look
+from arena_topo.reasons.seen import SeenJob, explained, read_job
 from arena_topo.simulate import SimulationRequest
 from arena_topo.simulate import view as simulation_view
 from arena_topo.simulate.request import plan_of
@@ -79,7 +79,7 @@ Tell = Callable[[str], None]
 class Client:
     """The commands, for the engine and the namespace of `options`; `tell` gets their messages."""
 
-    def __init__(self, options: Options | None = None, *, tell: Tell = unheard) -> None:
+    def __init__(self, options: Options | None = None, *, tell: Tell = ignore_message) -> None:
         self.options = options or Options()
         self.tell = tell
 
@@ -175,7 +175,7 @@ class Client:
         state. NotFound if the job does not exist.
         """
         with self._opened() as backend:
-            return look(
+            return read_job(
                 backend,
                 name,
                 backend.default_namespace(),

@@ -11,7 +11,7 @@ from typing import Any
 
 from fake_api import rfc3339
 
-from arena_topo.manifests.cause import encoded
+from arena_topo.manifests.cause import encode_cause
 
 T0 = 1795244400.0  # 2026-11-21 07:00:00 UTC
 NOW = T0 + 600
@@ -76,7 +76,7 @@ def ours(state: str, **more: Any) -> dict[str, str]:
     """
     forecast = {key: more[key] for key in ("reason", "binding", "guarantee") if key in more}
     if "cause" in more:
-        forecast |= encoded(more["cause"])
+        forecast |= encode_cause(more["cause"])
     notes = {
         "arena-topo.io/format": "v1",
         "arena-topo.io/state": state,

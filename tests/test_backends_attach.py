@@ -12,7 +12,7 @@ import program
 import pytest
 from worlds import WORLDS, World
 
-from arena_topo.engines import JobStatus, attachment, unheard
+from arena_topo.engines import JobStatus, attachment, ignore_message
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.errors import ArenaError, NotFound, NotPossible
 from arena_topo.joblogs import follow
@@ -32,7 +32,7 @@ def running(world: World, name: str = "demo") -> JobStatus:
 
 
 def attach(world: World, job: JobStatus, *command: str, **more: Any) -> int:
-    tell = more.pop("tell", unheard)
+    tell = more.pop("tell", ignore_message)
     request = AttachRequest(words=command, **more)
     return attachment.attach_to_job(world.backend, job, request, tell=tell)
 

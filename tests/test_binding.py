@@ -24,11 +24,11 @@ from arena_topo.manifests import Binding, Guarantee, Manifest, Mechanisms
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.pins import (
-    dropped,
-    unplaced,
+    dropped_pins,
     waits_at_gate,
     with_gates,
     with_pins,
+    without_pins,
     worker_patch,
 )
 from arena_topo.manifests.render import build_plan
@@ -500,7 +500,7 @@ def test_workers_of_a_job_started_by_another_system_wait_at_the_gate_for_a_patch
         {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
     ]
     assert with_gates(held, effects=["NoSchedule"]) == held
-    assert unplaced(held) == bare
+    assert without_pins(held) == bare
     assert with_pins(held, APART, BINDINGS["admission"]) == with_pins(
         bare, APART, BINDINGS["admission"]
     )
@@ -617,9 +617,9 @@ def test_what_is_pinned_comes_off_again_and_leaves_the_job_as_it_was(
     before = copy.deepcopy(mpijob)
     pinned = with_pins(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept, hcas=hcas)
     assert mpijob == before
-    assert unplaced(pinned) == mpijob
-    assert unplaced(unplaced(pinned)) == mpijob
-    assert unplaced(mpijob) == mpijob
+    assert without_pins(pinned) == mpijob
+    assert without_pins(without_pins(pinned)) == mpijob
+    assert without_pins(mpijob) == mpijob
     assert with_gates(pinned) == with_gates(mpijob)
 
 
@@ -632,7 +632,7 @@ def test_pins_come_off_the_one_template_of_v1alpha1_too(
     mpijob: Manifest, placement: str, kept: set[str]
 ):
     binding = replace(BINDINGS["template"], inject=False)
-    assert unplaced(with_pins(mpijob, PLACEMENTS[placement], binding, effects=kept)) == mpijob
+    assert without_pins(with_pins(mpijob, PLACEMENTS[placement], binding, effects=kept)) == mpijob
 
 
 @given(
@@ -647,7 +647,7 @@ def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
 ):
     elsewhere = with_pins(mpijob, PLACEMENTS[one], BINDINGS[first], effects=["NoSchedule"])
     fresh = with_pins(mpijob, PLACEMENTS[other], BINDINGS[then])
-    assert with_pins(unplaced(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
+    assert with_pins(without_pins(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
     assert with_pins(elsewhere, PLACEMENTS[other], BINDINGS[then]) == fresh
 
 
@@ -661,7 +661,7 @@ def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, pla
         effects=["NoExecute"],
         hcas=("mlx5_0",),
     )
-    assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
+    assert without_pins(with_defaults(pinned)) == with_defaults(rendered(a_job()))
 
 
 def test_a_job_that_waited_requests_the_gpu_resource_of_its_nodes():
@@ -672,7 +672,7 @@ def test_a_job_that_waited_requests_the_gpu_resource_of_its_nodes():
     for offered in (POLICIES, NOTHING):
         pinned = with_pins(waiting, APART, bound(APART, *nodes, by=offered))
         assert asked_of(pinned) == {"aliyun.com/gpu": "2", "cpu": "4"}
-        assert unplaced(pinned) == waiting
+        assert without_pins(pinned) == waiting
 
 
 @pytest.mark.parametrize("binding", sorted(BINDINGS))
@@ -692,21 +692,21 @@ def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins(binding: str):
 
     bare = rendered(a_job())
     pinned = with_pins(bare, APART, BINDINGS[binding], effects=["NoSchedule"], hcas=("mlx5_0",))
-    assert unplaced(admitted(pinned)) == admitted(bare)
+    assert without_pins(admitted(pinned)) == admitted(bare)
 
 
 @pytest.mark.parametrize("forged", ["", "[", "[" * 100_000, "3"])
 def test_a_note_that_cannot_be_read_leaves_no_pin(forged: str):
     pinned = with_pins(rendered(a_job()), APART, BINDINGS["template"])
     worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"] = forged
-    assert unplaced(pinned) == rendered(a_job())
+    assert without_pins(pinned) == rendered(a_job())
 
 
 @pytest.mark.parametrize("forged", ['{"image": "evil"}', '{"containers": []}'])
 def test_a_note_brings_nothing_into_a_job_but_fields_of_pins(forged: str):
     pinned = with_pins(rendered(a_job()), APART, BINDINGS["admission"])
     worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"] = forged
-    assert unplaced(pinned) == rendered(a_job())
+    assert without_pins(pinned) == rendered(a_job())
 
 
 def test_of_a_variable_that_a_job_sets_and_a_pin_writes_the_pin_counts():
@@ -715,7 +715,7 @@ def test_of_a_variable_that_a_job_sets_and_a_pin_writes_the_pin_counts():
     env = worker_of(pinned)["spec"]["containers"][0]["env"]
     found = [one for one in env if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
     assert ["value" in one for one in found] == [True, False]
-    assert unplaced(pinned) == rendered(job)
+    assert without_pins(pinned) == rendered(job)
 
 
 def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
@@ -740,17 +740,17 @@ def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
 )
 def test_pins_that_a_server_has_pruned_are_named(binding: str, field: str):
     sent = with_pins(rendered(a_job()), APART, BINDINGS[binding])
-    assert dropped(sent, with_defaults(sent)) == ()
+    assert dropped_pins(sent, with_defaults(sent)) == ()
     pruned = copy.deepcopy(sent)
     del worker_of(pruned)["spec"][field]
-    assert dropped(sent, pruned) == (field,)
+    assert dropped_pins(sent, pruned) == (field,)
 
 
 def test_gates_and_claims_of_others_do_not_make_up_for_ours():
     sent = with_pins(rendered(a_job()), APART, BINDINGS["gates"])
     other = copy.deepcopy(sent)
     worker_of(other)["spec"]["schedulingGates"] = [{"name": "other"}]
-    assert dropped(sent, other) == ("schedulingGates",)
+    assert dropped_pins(sent, other) == ("schedulingGates",)
 
 
 # A worker at its gate, on a server that refuses what a real one refuses

@@ -332,7 +332,7 @@ def test_a_table_of_measured_sets_has_its_day_beside_each_forecast():
     assert [node.machine.measured_on for node in calibrated_nodes((own, other))] == [when, when]
     # A newer table without a day does not take over that of the one before.
     newer = replace(quad, measured=((gpu_set(range(4)), 60.0),), measured_on="")
-    data = documents.updated(document, newer, newer.everything)["data"]
+    data = documents.update_config_map(document, newer, newer.everything)["data"]
     assert "busBandwidthMeasured" not in data
     assert json.loads(data["busBandwidth"]) == {"0,1,2,3": 60.0}
 

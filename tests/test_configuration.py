@@ -17,7 +17,7 @@ import yaml
 from fake_api import kubeconfig
 
 from arena_topo.cli import settings
-from arena_topo.cli.configuration import safe
+from arena_topo.cli.configuration import mask_credentials
 from arena_topo.cli.options import CommonOptions, flag_variables
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
@@ -639,7 +639,7 @@ def test_a_context_that_is_not_there_is_blamed_on_the_file_that_names_it(
     ],
 )
 def test_secrets_are_covered_up(text: str, shown: str):
-    assert safe(text) == shown
+    assert mask_credentials(text) == shown
 
 
 # ---------------------------------------------------------------- the start, the page

@@ -72,12 +72,12 @@ def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world
     for name in ("evil", "left"):
         with here.api.edit("MPIJob", name) as one:
             one["metadata"]["annotations"] |= {STATE: "placed", MAP: "node-9/0"}
-    unplaced = pins.unplaced
+    unplaced = pins.without_pins
 
     def evil(mpijob: dict) -> dict:
         return nonsense() if mpijob["metadata"]["name"] == "evil" else unplaced(mpijob)
 
-    monkeypatch.setattr(pins, "unplaced", evil)
+    monkeypatch.setattr(pins, "without_pins", evil)
     here.rounds()
     assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
     assert "default/evil: KeyError: 'evil'" in here.said

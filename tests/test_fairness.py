@@ -174,7 +174,7 @@ def test_a_record_is_left_behind_after_a_minute_of_the_servers_time(
     more: dict[str, Any], wanted: object
 ) -> None:
     job = a_job("a", **{"state": "placed", "record": "node-0/0", **more})
-    assert fairness.abandoned(job, NOW) is wanted
+    assert fairness.is_abandoned(job, NOW) is wanted
 
 
 # What the queue reads

@@ -8,7 +8,7 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node
 
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
-from arena_topo.solver.door import place, valued
+from arena_topo.solver.door import place, revalue
 from arena_topo.topology import Cluster
 
 QUAD = Request(workers=1, gpus=4, blind=True)
@@ -86,7 +86,7 @@ def test_a_planned_set_is_not_called_the_best_while_a_faster_one_is_free_elsewhe
 
 def valued_on(name: str, on: Cluster) -> Placement:
     (only,) = (one for one in on.nodes if one.name == name)
-    return valued(place(QUAD, cluster(only)), on, joined=True)
+    return revalue(place(QUAD, cluster(only)), on, joined=True)
 
 
 def test_a_minimum_is_judged_by_what_is_promised_and_never_by_the_empty_cluster():

@@ -13,14 +13,14 @@ from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive, JobHead
-from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs.asked import SILENT, Asked, End
 from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
 from arena_topo.joblogs.notices import DELETED, GATHER
-from arena_topo.joblogs.pod_selection import early
+from arena_topo.joblogs.pod_selection import not_started_error
 from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import PlacementForecast
@@ -311,7 +311,7 @@ def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who
 
 def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
     status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
-    error = early(status, still_world.backend, "demo")
+    error = not_started_error(status, still_world.backend, "demo")
     assert (error.why, error.hint) == (
         "the job is suspended",
         "start it once it fits: arena-topo resume demo -n default",
@@ -324,11 +324,13 @@ def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world)
     status = replace(job(Phase.PENDING, reason=str(cause)), forecast=forecast)
     start = start_of(status, still_world.backend)
     assert start is Start.ANEW
-    assert starting(start, "demo", "default") == (
+    assert start_phrase(start, "demo", "default") == (
         "arena-topo delete demo -n default, and submit it with the right --image or"
         " --image-pull-secret; resume does not change them"
     )
-    assert early(status, still_world.backend, "demo").hint == starting(start, "demo", "default")
+    assert not_started_error(status, still_world.backend, "demo").hint == start_phrase(
+        start, "demo", "default"
+    )
 
 
 def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(world: World):

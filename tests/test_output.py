@@ -234,12 +234,12 @@ def test_a_waiting_job_says_why_in_the_place_of_its_placement():
         forecast=PlacementForecast(state="waiting"),
     )
     assert plain(view.job_text(status, now=CREATED + 3 * 3600)) == screen("get-waiting.txt")
-    assert view.trouble(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
+    assert view.why_not_running(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUCCEEDED])
 def test_a_job_that_runs_or_has_run_is_in_no_trouble(phase):
-    assert view.trouble(mpi_dist(phase, reason="x")) is None
+    assert view.why_not_running(mpi_dist(phase, reason="x")) is None
 
 
 def test_a_waiting_job_is_marked_emulated_as_well():

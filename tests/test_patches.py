@@ -59,7 +59,7 @@ def created(forecast: PlacementForecast, at: str | None = None) -> Object:
         JOB, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, waiting=""
     )
     form = patches.as_suspended(
-        pins.unplaced(plan.objects[0]), forecast, at=at, request=request_annotation(JOB)
+        pins.without_pins(plan.objects[0]), forecast, at=at, request=request_annotation(JOB)
     )
     stored = json.loads(json.dumps(form))
     stored["metadata"] |= {"uid": "1-2-3", "resourceVersion": "7", "namespace": "default"}
@@ -79,15 +79,15 @@ def running() -> Object:
 
 
 def held() -> Object:
-    return json_patch(running(), patches.holding(running(), pins.unplaced(running())))
+    return json_patch(running(), patches.holding(running(), pins.without_pins(running())))
 
 
 def pinned() -> Object:
-    return protocol.pinned(placed(), PLACEMENT, BINDING, CLUSTER)
+    return protocol.pin_workers(placed(), PLACEMENT, BINDING, CLUSTER)
 
 
 def unpinned(stored: Object) -> Object:
-    return pins.unplaced(stored)
+    return pins.without_pins(stored)
 
 
 def notes(stored: Object) -> dict[str, str]:

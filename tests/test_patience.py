@@ -28,7 +28,7 @@ from arena_topo.jobs.proposal import propose
 from arena_topo.jobs.view import job_text, job_value
 from arena_topo.manifests import HEAD_RESERVATION, STATE
 from arena_topo.queueing import Running, Situation, Waiting, seats_of_placement
-from arena_topo.queueing.patience import patient, waits_for, worthwhile
+from arena_topo.queueing.patience import least_bandwidth, patient_request, waits_for
 from arena_topo.queueing.reservation import head_of, left_for
 from arena_topo.reasons.explanation import explain_job
 from arena_topo.solver import Request
@@ -90,12 +90,12 @@ def test_nobody_waits_for_a_set_that_no_node_promises(blind: bool) -> None:  # n
     gang = Waiting(key="a/b", request=four, until=1.0)
     seen = Situation(cluster=idle.cluster, emptied=idle.cluster, running=(), now=0.0)
     assert (waits_for(four, now.place(four), idle, until=1.0) is None) is blind
-    assert Solver(seen.cluster).find(patient(gang, seen)) is not None
+    assert Solver(seen.cluster).find(patient_request(gang, seen)) is not None
 
 
 def test_a_single_gpu_has_nothing_to_wait_for() -> None:
     one, idle = Request(workers=1, gpus=1), Solver(cluster(node("node-0", V100)))
-    assert worthwhile(one, idle)[0] == 0.0
+    assert least_bandwidth(one, idle)[0] == 0.0
     assert (
         waits_for(one, Solver(cluster(node("node-0", V100, 1))).place(one), idle, until=0) is None
     )
@@ -119,8 +119,8 @@ def test_the_head_reserves_no_place_for_which_it_would_not_end_its_wait() -> Non
     now, idle = halves(1.25)
     gang = Waiting(key="a/b", request=EIGHT, until=100.0)
     seen = Situation(cluster=now, emptied=idle.cluster, running=(), now=99.0)
-    assert Solver(now).find(patient(gang, seen)) is None
-    assert patient(gang, replace(seen, now=100.0)) == EIGHT
+    assert Solver(now).find(patient_request(gang, seen)) is None
+    assert patient_request(gang, replace(seen, now=100.0)) == EIGHT
 
 
 @given(st.randoms(use_true_random=False))
@@ -148,7 +148,7 @@ def test_a_job_without_end_on_every_node_ends_every_patience_in_turn(dice: rando
             head = head_of(queue, seen)
             assert head is not None
             left = now if head.gang is gang else left_for(head, now)
-            place = Solver(left).find(patient(gang, seen))
+            place = Solver(left).find(patient_request(gang, seen))
             assert place is None or time >= gang.until
             if place is not None:
                 queue.remove(gang)

@@ -30,7 +30,7 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.pins import visible
+from arena_topo.manifests.pins import visible_gpus
 from arena_topo.manifests.render import build_plan as build
 from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.manifests.versions import ApiVersion
@@ -60,19 +60,19 @@ def of_shape(job: MPIJob) -> tuple[int, int]:
 
 
 def test_all_workers_of_a_node_become_one_pod():
-    assert of_shape(shape.shaped(a_job(), cluster(node("a", V100)))) == (1, 4)
+    assert of_shape(shape.choose_pod_shape(a_job(), cluster(node("a", V100)))) == (1, 4)
 
 
 def test_every_pod_has_the_same_number_of_workers():
     """Six workers on 4 + 2 free GPUs: three pods of two, as one template makes all pods."""
     world = cluster(node("a", HGX, 0b1111), node("b", HGX, 0b11))
-    assert of_shape(shape.shaped(a_job(workers=6), world)) == (3, 2)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=6), world)) == (3, 2)
 
 
 def test_a_pod_is_never_larger_than_the_largest_node():
     world = cluster(node("a", HGX), node("b", HGX))
-    assert of_shape(shape.shaped(a_job(workers=16), world)) == (2, 8)
-    assert of_shape(shape.shaped(a_job(workers=8, gpus=2), world)) == (2, 8)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=16), world)) == (2, 8)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=8, gpus=2), world)) == (2, 8)
 
 
 def test_pods_that_do_not_share_a_node_are_worth_more_than_fewer_broken_nodes():
@@ -81,7 +81,7 @@ def test_pods_that_do_not_share_a_node_are_worth_more_than_fewer_broken_nodes():
     world = cluster(*(node(name, HGX, free) for name, free in frees.items()), beyond=12.5)
     pairs = place(request_of(a_job(gpus=2, rdma=True), world), world)
     assert set(pairs.nodes) == {"a", "b", "c", "d"}
-    job = shape.shaped(a_job(workers=8, rdma=True), world)
+    job = shape.choose_pod_shape(a_job(workers=8, rdma=True), world)
     assert of_shape(job) == (2, 4)
     assert len(place(request_of(job, world), world).nodes) == 2
 
@@ -92,7 +92,7 @@ def test_what_workers_ask_for_grows_with_them():
         memory=Quantity.parse("1.5Gi"),
         device=(Device.parse("rdma/shared=1"),),
     )
-    made = shape.shaped(job, cluster(node("a", V100, cpu=8.0, memory=1 << 40)))
+    made = shape.choose_pod_shape(job, cluster(node("a", V100, cpu=8.0, memory=1 << 40)))
     assert (str(made.cpu), str(made.memory), str(made.device[0])) == (
         "2000m",
         "6Gi",
@@ -137,7 +137,7 @@ def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(
     with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
         job = world.job("demo", **SMALL)
         submission.submit(job, world.backend, namespace="default")
-        found = existing_job.same(job, Site(backend=world.backend, namespace="default"))
+        found = existing_job.identical_job(job, Site(backend=world.backend, namespace="default"))
         assert found is not None
         assert found.objects[0]["spec"]["launcherResources"] == {}
 
@@ -151,18 +151,18 @@ def test_the_launcher_of_v1alpha1_is_given_nothing_by_fusing_unless_something_is
 def test_what_a_larger_pod_asks_for_must_be_there():
     """Four cores are left on each node; one pod of four workers would need eight."""
     world = cluster(*(node(name, HGX, cpu=4.0) for name in "ab"))
-    assert of_shape(shape.shaped(a_job(cpu=Quantity.parse("2")), world)) == (2, 2)
+    assert of_shape(shape.choose_pod_shape(a_job(cpu=Quantity.parse("2")), world)) == (2, 2)
 
 
 @pytest.mark.parametrize("other", [PodShape.SEPARATE, PodShape.SHARED])
 def test_a_job_of_another_shape_stays_as_it_is(other: PodShape):
     job = a_job(pod_shape=other)
-    assert shape.shaped(job, cluster(node("a", V100))) is job
+    assert shape.choose_pod_shape(job, cluster(node("a", V100))) is job
 
 
 def test_a_job_that_does_not_fit_is_refused_for_what_it_asked():
     world = cluster(node("a", V100, 0b111))
-    assert of_shape(shape.shaped(a_job(), world)) == (4, 1)
+    assert of_shape(shape.choose_pod_shape(a_job(), world)) == (4, 1)
     with pytest.raises(Unplaceable, match="4 workers x 1 GPU"):
         plan(a_job(), None, namespace="default", cluster=world)
 
@@ -170,10 +170,10 @@ def test_a_job_that_does_not_fit_is_refused_for_what_it_asked():
 def test_a_job_that_has_to_wait_gets_the_shape_that_is_best_once_there_is_room():
     """Or it would be made of separate pods, which it asked not to be."""
     world = cluster(node("a", V100, 0b111), node("b", V100, 0b1))
-    assert of_shape(shape.shaped(a_job(workers=8), world, later=True)) == (1, 8)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=8), world, later=True)) == (1, 8)
     now = cluster(node("a", V100, 0b1111), node("b", V100, 0b1111))
-    assert of_shape(shape.shaped(a_job(workers=8), now, later=True)) == (2, 4)
-    assert of_shape(shape.shaped(a_job(workers=17), now, later=True)) == (17, 1)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=8), now, later=True)) == (2, 4)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=17), now, later=True)) == (17, 1)
 
 
 def test_a_level_that_is_preferred_comes_before_larger_pods():
@@ -181,9 +181,9 @@ def test_a_level_that_is_preferred_comes_before_larger_pods():
     rack = [node(f"near-{at}", PCIE, 0b11, domains=("r",)) for at in range(4)]
     far = [node(f"far-{at}", HGX, 0b1111, domains=(f"s{at}",)) for at in range(2)]
     world = cluster(*rack, *far, tiers=tiers, beyond=12.5)
-    assert of_shape(shape.shaped(a_job(workers=8, rdma=True), world)) == (2, 4)
+    assert of_shape(shape.choose_pod_shape(a_job(workers=8, rdma=True), world)) == (2, 4)
     assert of_shape(
-        shape.shaped(a_job(workers=8, rdma=True, topology_preferred="leaf"), world)
+        shape.choose_pod_shape(a_job(workers=8, rdma=True, topology_preferred="leaf"), world)
     ) == (
         4,
         2,
@@ -227,7 +227,7 @@ def worlds(draw: st.DrawFn) -> Cluster:
 @given(worlds(), st.sampled_from([1, 2, 3, 4, 6, 8, 12]), st.sampled_from([1, 2, 4]))
 def test_the_shape_is_the_best_of_all_that_fit(world: Cluster, workers: int, gpus: int):
     job = a_job(workers=workers, gpus=gpus)
-    made, found = shape.shaped(job, world), every_shape(job, world)
+    made, found = shape.choose_pod_shape(job, world), every_shape(job, world)
     if not found:
         assert made == job
         return
@@ -244,7 +244,7 @@ def test_the_shape_is_the_best_of_all_that_fit(world: Cluster, workers: int, gpu
 def test_fused_pods_can_never_use_less_than_separate_ones(world: Cluster, workers: int):
     separate = every_shape(a_job(workers=workers), world).get(1)
     if separate is not None:
-        made = shape.shaped(a_job(workers=workers), world)
+        made = shape.choose_pod_shape(a_job(workers=workers), world)
         # Bandwidths within 10 % count as alike.
         assert usable(place(request_of(made, world), world)) * 1.1 >= usable(separate)
 
@@ -437,11 +437,11 @@ def test_pods_of_fused_workers_get_a_node_each_on_its_network():
     world = cluster(node("a", V100, 0b1111), node("b", V100, 0b11))
     six = a_job(workers=6, host_network=True)
     # Pairs of workers would put two pods on a.
-    assert of_shape(shape.shaped(replace(six, host_network=False), world)) == (3, 2)
-    assert shape.shaped(six, world) == six
-    assert of_shape(shape.shaped(six, world, Site(version=ApiVersion.V1))) == (3, 2)
+    assert of_shape(shape.choose_pod_shape(replace(six, host_network=False), world)) == (3, 2)
+    assert shape.choose_pod_shape(six, world) == six
+    assert of_shape(shape.choose_pod_shape(six, world, Site(version=ApiVersion.V1))) == (3, 2)
     wide = cluster(*(node(name, V100, 0b11) for name in "abc"))
-    assert of_shape(shape.shaped(six, wide)) == (3, 2)
+    assert of_shape(shape.choose_pod_shape(six, wide)) == (3, 2)
 
 
 def test_too_few_nodes_for_workers_on_their_network_are_refused_with_what_helps():
@@ -500,9 +500,11 @@ def test_auto_is_the_best_of_both_shapes_and_separate_where_they_are_alike(
     world: Cluster, workers: int, gpus: int
 ):
     size = {"workers": workers, "gpus": gpus}
-    made = shape.shaped(automatic(**size), world)
+    made = shape.choose_pod_shape(automatic(**size), world)
     worths = {
-        one: value(request_of(shape.shaped(a_job(pod_shape=one, **size), world), world), world)
+        one: value(
+            request_of(shape.choose_pod_shape(a_job(pod_shape=one, **size), world), world), world
+        )
         for one in (PodShape.SEPARATE, PodShape.FUSED)
     }
     apart, fused = worths[PodShape.SEPARATE], worths[PodShape.FUSED]
@@ -514,8 +516,8 @@ def test_auto_is_the_best_of_both_shapes_and_separate_where_they_are_alike(
 def test_auto_leaves_pods_separate_where_the_network_holds_them_up_either_way():
     world = cluster(node("a", HGX), node("b", HGX))
     size = {"workers": 4, "gpus": 4}
-    assert of_shape(shape.shaped(a_job(**size), world)) == (2, 8)
-    assert of_shape(shape.shaped(automatic(**size), world)) == (4, 4)
+    assert of_shape(shape.choose_pod_shape(a_job(**size), world)) == (2, 8)
+    assert of_shape(shape.choose_pod_shape(automatic(**size), world)) == (4, 4)
 
 
 NVLINKED = cluster(node("a", V100, dedicated=True))
@@ -551,13 +553,13 @@ def test_auto_says_what_was_asked_and_what_is_used_and_is_read_back_as_that():
 def test_auto_leaves_pods_separate_where_a_queue_or_the_command_counts_on_them(
     said: dict[str, Any],
 ):
-    assert of_shape(shape.shaped(automatic(), NVLINKED)) == (1, 4)
-    made = shape.shaped(automatic(**said), NVLINKED)
+    assert of_shape(shape.choose_pod_shape(automatic(), NVLINKED)) == (1, 4)
+    made = shape.choose_pod_shape(automatic(**said), NVLINKED)
     assert (of_shape(made), made.pod_shape) == ((4, 1), PodShape.SEPARATE)
 
 
 def test_auto_leaves_pods_separate_on_v1alpha1():
-    made = shape.shaped(automatic(), NVLINKED, Site(version=ApiVersion.V1ALPHA1))
+    made = shape.choose_pod_shape(automatic(), NVLINKED, Site(version=ApiVersion.V1ALPHA1))
     assert of_shape(made) == (4, 1)
 
 
@@ -575,7 +577,7 @@ def test_a_job_of_auto_is_the_same_request_when_it_is_submitted_again(tmp_path: 
     with WORLDS[name](tmp_path) as world:
         job = replace(world.job("demo", **SMALL), pod_shape=PodShape.AUTO)
         submission.submit(job, world.backend, namespace="default")
-        assert existing_job.same(job, Site(backend=world.backend, namespace="default"))
+        assert existing_job.identical_job(job, Site(backend=world.backend, namespace="default"))
 
 
 # ---------------------------------------------------------------- shared
@@ -593,8 +595,8 @@ def test_workers_that_share_see_their_own_gpus_first_and_then_their_neighbours(
     workers: str, seen: tuple[tuple[int, ...], ...]
 ):
     read = parse_map(workers)
-    assert visible(read, shared=True) == seen
-    assert visible(read, shared=False) == tuple(gpus for _index, _node, gpus in read)
+    assert visible_gpus(read, shared=True) == seen
+    assert visible_gpus(read, shared=False) == tuple(gpus for _index, _node, gpus in read)
 
 
 def objects(**said: Any) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def seen(*pods: dict[str, Any], events: Any = (), since: float = NOW - 5) -> pod
 
 
 def pulls(*pods: dict[str, Any], events: Any = ()) -> bool:
-    return pod_state.pulls(pods, events, now=NOW)
+    return pod_state.pulls_image(pods, events, now=NOW)
 
 
 def test_all_workers_that_run_have_started() -> None:

@@ -12,7 +12,7 @@ from worlds import planned
 
 from arena_topo.errors import NotFound
 from arena_topo.job import MPIJob
-from arena_topo.jobs.prune import Age, stale
+from arena_topo.jobs.prune import Age, stale_jobs
 
 NOTHING = "No jobs to delete.\n"
 
@@ -48,8 +48,8 @@ def test_the_age_of_a_job_counts_from_its_creation_not_from_its_end(arena):
     (job,) = arena.world.backend.jobs(None)
     then = job.created + 3600
     backend = arena.world.backend
-    assert [one.name for one in stale(backend, None, since=3600, now=then)] == ["old"]
-    assert stale(backend, None, since=3601, now=then) == ()
+    assert [one.name for one in stale_jobs(backend, None, since=3600, now=then)] == ["old"]
+    assert stale_jobs(backend, None, since=3601, now=then) == ()
 
 
 def test_a_young_job_stays_and_that_is_said(arena):
@@ -70,7 +70,7 @@ def test_a_dry_run_shows_the_jobs_deletes_none_and_asks_nobody(arena):
 def test_a_job_that_took_the_name_since_the_look_survives(arena):
     arena.finished("again")
     backend = arena.world.backend
-    doomed = stale(backend, None, since=0, now=time.time() + 1)
+    doomed = stale_jobs(backend, None, since=0, now=time.time() + 1)
     job = MPIJob(name="again", command="sleep 60", image="local")
     backend.delete("again", "default")
     backend.apply(planned(backend, job))

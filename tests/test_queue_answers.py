@@ -39,7 +39,7 @@ from arena_topo.manifests import (
     render,
 )
 from arena_topo.manifests.annotations import annotated, parse_map
-from arena_topo.manifests.cause import CauseCode, because, encoded
+from arena_topo.manifests.cause import CauseCode, because, encode_cause
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.nodes import fragmentation, overview, top_view
@@ -114,7 +114,7 @@ class World:
         job = self.job(name, len(workers), gpus, **more)
         cause = because(CauseCode.NODE_LOST, node="node-1", state="out of service")
         waiting = PlacementForecast(state="waiting", cause=cause)
-        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encoded(cause)})
+        stop = json.dumps({"at": written(NOW - 360), "times": 1, **encode_cause(cause)})
         notes = {RESERVED_ANNOTATION: places, STOPPED: stop}
         self.add(job, age, waiting, notes, startTime=written(NOW - 700))
 
@@ -230,7 +230,7 @@ def test_gpus_reserved_for_a_stopped_gang_are_neither_used_nor_free(
     shown = view.decode(view.encode(nodes.occupancy.cluster, observed_at=NOW), now=NOW)
     (node,) = shown.nodes
     assert (node.free_count, node.reserved_count) == (0, 4)
-    assert planning.reservation(planned.request, shown) == KEPT_FOR_JOB.replace(
+    assert planning.describe_reserved(planned.request, shown) == KEPT_FOR_JOB.replace(
         "default/job", "another gang"
     )
 

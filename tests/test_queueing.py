@@ -23,7 +23,7 @@ from arena_topo.queueing.reservation import (
     QueueRule,
     head_of,
     left_for,
-    missing,
+    price_of_missing,
     reserved_placement,
 )
 from arena_topo.solver import Request, Seats
@@ -501,7 +501,7 @@ def test_whoever_fits_the_emptied_cluster_reserves_a_place_there(
 def test_a_gang_that_fits_now_needs_nobody_to_end(seen: Situation, head: Waiting) -> None:
     first = head_of([head], seen)
     if first is not None and Solver(seen.cluster).find(head.request) is not None:
-        assert missing(first.placement, seen, lambda _job, _now: 1.0) == 0
+        assert price_of_missing(first.placement, seen, lambda _job, _now: 1.0) == 0
 
 
 @given(seen=situations(), head=gangs)
@@ -538,7 +538,7 @@ def test_a_gang_of_one_worker_reserves_the_node_where_the_youngest_jobs_are_fewe
         return cost
 
     least = min(map(greedy, range(len(seen.cluster.nodes))))
-    assert missing(placement, seen, GPU_HOURS.price) <= least + 1e-6
+    assert price_of_missing(placement, seen, GPU_HOURS.price) <= least + 1e-6
 
 
 never = st.builds(

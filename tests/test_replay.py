@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_controller import World, world
 
 from arena_topo.bandwidth import Wire
-from arena_topo.queueing import Running, Situation, Waiting, seats_of_placement, taken
+from arena_topo.queueing import Running, Situation, Waiting, gpus_by_node, seats_of_placement
 from arena_topo.queueing.patience import waits_for
 from arena_topo.queueing.reservation import head_of, left_for
 from arena_topo.simulate import QUEUE_NAMES, ReplayPolicy
@@ -305,7 +305,7 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
                 running.append(
                     Running(key=gang.waits.key, started=started, timeout=gang.job.timeout)
                 )
-                for name, (gpus, _) in taken(seats_of_placement(placement), 1).items():
+                for name, (gpus, _) in gpus_by_node(seats_of_placement(placement), 1).items():
                     held.setdefault(name, []).append(Holding(gang.waits.key, count(gpus), gpus))
         nodes = []
         for node in idle.nodes:
@@ -358,7 +358,9 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
             done[gang.waits.key][0],
             {
                 str(name): set(members(gpus))
-                for name, (gpus, _) in taken(seats_of_placement(done[gang.waits.key][2]), 1).items()
+                for name, (gpus, _) in gpus_by_node(
+                    seats_of_placement(done[gang.waits.key][2]), 1
+                ).items()
             },
         )
         for gang in gangs

@@ -20,7 +20,7 @@ from arena_topo.cli import interruption
 from arena_topo.cli.interruption import Interruption
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.engines import Phase
-from arena_topo.engines.rollback_time import undisturbed
+from arena_topo.engines.rollback_time import delay_alarm
 from arena_topo.errors import NotFound
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -391,7 +391,7 @@ def test_an_alarm_rings_after_tidying_up_and_not_while_it_lasts():
     Interruption().set_deadline(0.0)
     begun = time.monotonic()
     try:
-        with undisturbed(600):
+        with delay_alarm(600):
             # The alarm was due after half a second.
             time.sleep(0.8)
             tidied = True
@@ -406,14 +406,14 @@ def test_an_alarm_rings_after_tidying_up_and_not_while_it_lasts():
 def test_tidying_up_is_left_when_its_own_time_is_over():
     Interruption().set_deadline(0.0)
     try:
-        with pytest.raises(interruption.OutOfTime), undisturbed(0.7):
+        with pytest.raises(interruption.OutOfTime), delay_alarm(0.7):
             time.sleep(600)
     finally:
         Interruption().remove_deadline()
 
 
 def test_tidying_up_without_an_alarm_sets_none():
-    with undisturbed(600):
+    with delay_alarm(600):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 

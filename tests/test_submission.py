@@ -25,7 +25,7 @@ from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, planning, pod_state, rollout, submission
-from arena_topo.gang.existing_job import same
+from arena_topo.gang.existing_job import identical_job
 from arena_topo.gang.replan import replan_job
 from arena_topo.gang.request import Site
 from arena_topo.gang.resume import check_started, resume_job
@@ -240,7 +240,7 @@ def test_a_gang_of_auto_runs_in_fewer_pods_and_is_the_same_request_again(world: 
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, Site(backend=world.backend, namespace="default"))
+    assert identical_job(again, Site(backend=world.backend, namespace="default"))
 
 
 def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:
@@ -502,7 +502,7 @@ def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, Site(backend=world.backend, namespace="default"))
+    assert identical_job(again, Site(backend=world.backend, namespace="default"))
     named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
     suspend_job(world.backend, "gang", "default")

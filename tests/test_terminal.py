@@ -167,7 +167,7 @@ def test_lines_are_cut_at_the_width_and_at_the_height():
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), st.integers(1, 40))
 def test_no_line_is_wider_than_the_terminal(line, columns):
     for unicode in (True, False):
-        found = terminal.clipped(line, columns, unicode=unicode)
+        found = terminal.crop_line(line, columns, unicode=unicode)
         assert cell_len(found) <= max(columns, 1 if unicode else 3)
         assert found == line or cell_len(line) > columns
 

@@ -330,7 +330,7 @@ def test_the_changing_parts_of_a_node_fit_a_terminal_of_24_rows(tmp_path: Path):
 
 
 def test_a_note_is_shown_once_while_refreshing(capfd: pytest.CaptureFixture[str]):
-    heard = refresh.once(Console())
+    heard = refresh.print_once(Console())
     heard("nothing is measured")
     heard("nothing is measured")
     assert capfd.readouterr().err == "note: nothing is measured\n"

@@ -351,7 +351,7 @@ def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
 
 
 def test_of_which_logs_lines_may_be_missing_is_told():
-    note = notices.served(
+    note = notices.archive_note(
         Kept(
             folder=Path(), place="", namespace="default", name="demo", uid="", created=0.0,
             phase="", exit_code=None, slots=0, first=60 * 10**9, last=99 * 10**9,

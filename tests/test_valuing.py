@@ -14,7 +14,7 @@ from arena_topo.forecast import ForecastRequest
 from arena_topo.forecast.forecasting import forecast
 from arena_topo.job import PodShape
 from arena_topo.solver import Placement, Request, Unplaceable
-from arena_topo.solver.door import Solver, place, valued
+from arena_topo.solver.door import Solver, place, revalue
 from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, gpu_set, presets
 
 H100 = with_nics(presets.preset_machine("hgx-h100", "h"), 8, 50.0)
@@ -198,8 +198,8 @@ def test_the_kubelet_may_pick_the_slowest_free_gpus():
 
 def test_a_placement_can_be_valued_for_other_pods():
     apart = placed(ONE, 4, 2, joined=False)
-    assert valued(apart, ONE, joined=True).bandwidth == apart.inside
-    assert valued(apart, ONE, joined=False) == apart
+    assert revalue(apart, ONE, joined=True).bandwidth == apart.inside
+    assert revalue(apart, ONE, joined=False) == apart
 
 
 def test_one_gpu_has_no_bandwidth():

@@ -15,7 +15,7 @@ from worlds import WORLDS, living_world
 from arena_topo import cli
 from arena_topo.cli.console import Console
 from arena_topo.engines import Instance, JobStatus, Phase, goals
-from arena_topo.engines.goals import Goal, Standing, standing
+from arena_topo.engines.goals import Goal, Standing, goal_standing
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import job_watch
 from arena_topo.errors import ClusterError
@@ -72,11 +72,11 @@ def test_each_state_of_a_job_has_reached_a_goal_or_lost_it_or_may_still_reach_it
 ):
     for name, status in JOBS.items():
         expected = REACHED if name in reached.split() else LOST if name in lost.split() else OPEN
-        assert standing(goal, status) is expected, name
+        assert goal_standing(goal, status) is expected, name
 
 
 def test_a_failed_job_that_was_placed_has_been_placed():
-    assert standing(Goal.PLACED, job(Phase.FAILED, forecast=PLACED)) is REACHED
+    assert goal_standing(Goal.PLACED, job(Phase.FAILED, forecast=PLACED)) is REACHED
 
 
 # ---------------------------------------------------------------- on every engine

@@ -48,7 +48,7 @@ from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.facts import Denied, JobFacts
 from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.jobs.view import job_text as job_screen
-from arena_topo.jobs.view import job_value, trouble
+from arena_topo.jobs.view import job_value, why_not_running
 from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.cause import Cause, CauseCode, because
 from arena_topo.queueing.patience import PatientWait
@@ -1357,7 +1357,7 @@ def test_a_heading_does_not_say_the_same_twice():
         assert plain(screens.explanation_text(told)).startswith(head)
         assert "Nodes:" not in screens.explanation_text(told)
     held = job_status(mpijob(notes=ours("held"), policy=SUSPEND), [])
-    assert trouble(held) == (
+    assert why_not_running(held) == (
         "The Job demo is SUSPENDED: `arena-topo resume demo -n team-a` starts it"
     )
 

@@ -29,7 +29,7 @@ from arena_topo.manifests.install import (
     SYSTEM,
     Right,
 )
-from arena_topo.manifests.versions import BEST, having
+from arena_topo.manifests.versions import BEST, versions_with
 from arena_topo.topology import Knowledge, published
 from arena_topo.words import counted, shortened
 
@@ -60,7 +60,7 @@ class CheckResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisite:
-    """One prerequisite: what was found, and how to fix it."""
+    """A prerequisite: the finding, and how to fix it."""
 
     name: str
     outcome: CheckResult
@@ -121,7 +121,9 @@ class _Check:
     @property
     def unsuspended(self) -> bool:
         """Whether no served version of MPIJob can be suspended."""
-        return bool(self.served) and not {*self.served} & {*having(lambda traits: traits.suspends)}
+        return bool(self.served) and not {*self.served} & {
+            *versions_with(lambda traits: traits.suspends)
+        }
 
     def mpijobs(self) -> Iterator[_Judged]:
         self.served = self.admin.served()

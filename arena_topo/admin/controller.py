@@ -117,7 +117,7 @@ REVIVAL = 90.0
 SKEW = 5.0
 """Seconds by which the clocks of the control plane may differ."""
 
-_SAID_AGAIN = 600.0
+_REPEAT_AFTER = 600.0
 """Seconds until a warning that still holds is repeated."""
 
 
@@ -230,14 +230,14 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
             if absent and not installed:
                 raise
             if not (absent and missed):
-                tell(Alert(_told(error)))
+                tell(Alert(_error_line(error)))
             missed = absent
             changed, rest = True, min(LEASE_PERIOD, delay * 2)
             delay = rest
         changed |= wake.wait(PERIOD, rest)
 
 
-def _told(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """The error in one line."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ArenaError):
@@ -337,7 +337,7 @@ class Controller:
         """Withdraw the records of dead submitters; whether there were any."""
         withdrawn_any = False
         for job in view.jobs:
-            if fairness.abandoned(job, view.now) and leads():
+            if fairness.is_abandoned(job, view.now) and leads():
                 withdrawn_any |= self._each(job, partial(self._freed, job, view))
         return withdrawn_any
 
@@ -374,14 +374,14 @@ class Controller:
         try:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
-            self._told_once(Alert(f"{what}: {_told(error)}"))
+            self._tell_once(Alert(f"{what}: {_error_line(error)}"))
             self._again(PERIOD)
         return False
 
-    def _told_once(self, line: str) -> None:
-        """Print a line, but not the same one again within `_SAID_AGAIN`."""
+    def _tell_once(self, line: str) -> None:
+        """Print a line, but not the same one again within `_REPEAT_AFTER`."""
         now = self.clock()
-        self._warned = {key: at for key, at in self._warned.items() if now - at < _SAID_AGAIN}
+        self._warned = {key: at for key, at in self._warned.items() if now - at < _REPEAT_AFTER}
         if line not in self._warned:
             self._warned[line] = now
             self.tell(line)
@@ -486,8 +486,8 @@ class Controller:
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
         """Roll back a gang that cannot complete; whether that was done."""
         pods = [self._dated(pod) for pod in seen.pods]
-        stands = pod_state.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
-        if stands.fate is Fate.STARTED:
+        status = pod_state.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
+        if status.fate is Fate.STARTED:
             settled = {RESERVED_ANNOTATION}
             if not loss.evicted_lately(last_stop(job.manifest), seen.now):
                 settled.add(TRIES_ANNOTATION)
@@ -506,16 +506,16 @@ class Controller:
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
     ) -> Cause | None:
         """Why a gang cannot complete, or has stalled for too long; None while it may complete."""
-        stands = pod_state.status_of(job.manifest, pods, events, now=now, since=job.since)
-        if stands.broken is not None:
-            return stands.broken
+        status = pod_state.status_of(job.manifest, pods, events, now=now, since=job.since)
+        if status.broken is not None:
+            return status.broken
         limit = float(job_of(job.manifest).gang_timeout)
         patience = self._patience.setdefault(
             (*job.key, job.record or ""), pod_state.StallTimer(limit=limit)
         )
-        pulling = pod_state.pulls(pods, events, now=now)
-        if patience.expired(stands, pulling=pulling, now=self.clock()):
-            return because(CauseCode.STALLED, limit=f"{limit:g} s", text=stands.progress)
+        pulling = pod_state.pulls_image(pods, events, now=now)
+        if patience.expired(status, pulling=pulling, now=self.clock()):
+            return because(CauseCode.STALLED, limit=f"{limit:g} s", text=status.progress)
         return None
 
     def _dated(self, pod: Object) -> Object:
@@ -721,7 +721,7 @@ class Controller:
 
     def _hold(self, job: QueuedJob, cause: Cause) -> bool:
         """Suspend a whole gang until a person resumes it."""
-        bare, at = pins.unplaced(job.manifest), written(self.queue.now())
+        bare, at = pins.without_pins(job.manifest), written(self.queue.now())
         if (
             self.queue.change(job.manifest, patches.holding(job.manifest, bare, cause, at=at))
             is None
@@ -737,7 +737,7 @@ class Controller:
         try:
             self.queue.report(mpijob, reason, text)
         except ArenaError as error:
-            self._told_once(Alert(f"no events about jobs: {_told(error)}"))
+            self._tell_once(Alert(f"no events about jobs: {_error_line(error)}"))
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
         """Force-delete the failed workers of a suspended gang, and its pods on a silent node.
@@ -765,7 +765,7 @@ class Controller:
     ) -> bool:
         """Suspend a whole gang, which then waits for its turn again; these GPUs wait for it."""
         tries = job.tries + counts
-        bare = pins.unplaced(job.manifest)
+        bare = pins.without_pins(job.manifest)
         at = written(self.queue.now())
         patch = patches.taking_back(job.manifest, bare, cause, tries, reserved=reserved, at=at)
         if self.queue.change(job.manifest, patch) is None:
@@ -831,8 +831,8 @@ class Controller:
                 decision = self.starter.decide_behind(head, asked, job, view)
             except (InvalidJob, Unplaceable) as never:
                 # The cluster is not the one that the gang was submitted to.
-                self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
-                decision = Decision(job=asked, refused=in_words(_told(never)))
+                self._tell_once(Alert(f"{job.namespace}/{job.name}: {_error_line(never)}"))
+                decision = Decision(job=asked, refused=in_words(_error_line(never)))
             if decision.placement is None:
                 # What keeps a gang that fits, such as its binding, may change unseen.
                 most = REASON_PERIOD if fits else math.inf
@@ -973,7 +973,7 @@ class Controller:
         known = recorded_placement(job.manifest)
         if cause is None or (known is not None and known.cause == cause) or job.tries:
             return False
-        patch = patches.waiting(job.manifest, pins.unplaced(job.manifest), cause)
+        patch = patches.waiting(job.manifest, pins.without_pins(job.manifest), cause)
         self.queue.change(job.manifest, patch)
         return False
 
@@ -992,7 +992,7 @@ class Controller:
         left = fairness.left_to(mine, view.cluster(), head, view.now)
         self.queue.publish_view(left, now=view.now)
         if self.ack:
-            self.queue.mirror(self._told_once)
+            self.queue.mirror(self._tell_once)
         return True
 
 

@@ -76,7 +76,7 @@ def _ended(arguments: Sequence[str], console: Console) -> int:
 
 
 def _interrupted(console: Console) -> int:
-    """Say what became of a command that nothing was said about; the exit code of its signal."""
+    """Print the outcome of a command that printed none; the exit code of its signal."""
     if word := console.interruption.untouched:
         console.after_echo(word)
     return console.interruption.code
@@ -107,5 +107,5 @@ def _unexpected(error: Exception, arguments: Sequence[str], console: Console) ->
 def _debugging(arguments: Sequence[str], console: Console) -> bool:
     # In the raw words: the defect may be in parsing them.
     words = " ".join(arguments).replace("=", " ")
-    asked = os.environ.get("ARENA_TOPO_DEBUG") == "1" or "--loglevel debug" in words
-    return asked or console.shows(LogLevel.DEBUG)
+    wanted = os.environ.get("ARENA_TOPO_DEBUG") == "1" or "--loglevel debug" in words
+    return wanted or console.shows(LogLevel.DEBUG)

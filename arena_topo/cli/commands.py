@@ -68,7 +68,7 @@ class _LineState:
 
 def _line_state(ctx: Any) -> _LineState:
     """The record that the contexts of a line share."""
-    state: _LineState = ctx.meta.setdefault("arena_topo.said", _LineState())
+    state: _LineState = ctx.meta.setdefault("arena_topo.line_state", _LineState())
     return state
 
 

@@ -115,7 +115,7 @@ def _rows(params: Iterable[Parameter], layers: list[settings.Layer]) -> Rows:
         if mine:
             # The weakest source comes first in the order of a command line.
             origins = list(dict.fromkeys(value.origin for value in reversed(mine)))
-            rows[_key(param)] = [safe(value.text) for value in mine], origins
+            rows[_key(param)] = [mask_credentials(value.text) for value in mine], origins
     return rows
 
 
@@ -171,8 +171,8 @@ def _reached(common: CommonOptions) -> dict[str, Any]:
         "user": access.identity,
         "as": access.headers.get("impersonate-user"),
         "asGroups": list(access.groups),
-        "server": safe(access.server.replace("://", login, 1)) or None,
-        "proxy": safe(access.proxy) if access.proxy else None,
+        "server": mask_credentials(access.server.replace("://", login, 1)) or None,
+        "proxy": mask_credentials(access.proxy) if access.proxy else None,
         "namespace": options.namespace or access.namespace or "default",
     }
 
@@ -180,7 +180,7 @@ def _reached(common: CommonOptions) -> dict[str, Any]:
 # ---------------------------------------------------------------- what is shown
 
 
-def safe(text: str) -> str:
+def mask_credentials(text: str) -> str:
     """A value without credentials: logins in URLs, values of secret variables."""
     name, equals, _ = text.partition("=")
     shown = f"{name}={_HIDDEN}" if equals and _SECRET.search(name) else text

@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.5
 """How long one wait for an answer lasts."""
 
 
-def asks(console: Console, command: str, *, yes: bool, look: str) -> bool:
+def must_confirm(console: Console, command: str, *, yes: bool, look: str) -> bool:
     """Whether a command has to ask; UsageError where it cannot, with the advice to `look` first."""
     if yes or _agreed_before():
         return False

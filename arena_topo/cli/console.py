@@ -87,7 +87,7 @@ class Console:
 
     def unicode(self, *, plain: bool = False) -> bool:
         """Whether drawings on stdout may use Unicode; never with `plain`, which is --ascii."""
-        return not plain and terminal.draws(self.stdout)
+        return not plain and terminal.may_use_unicode(self.stdout)
 
     def colours(self, stream: TextIO | None) -> bool:
         """Whether output to a stream of the console is coloured."""
@@ -96,7 +96,7 @@ class Console:
     @property
     def shows_progress(self) -> bool:
         """Whether progress is redrawn in place: stderr is a terminal, and shows messages."""
-        return self.shows(LogLevel.INFO) and terminal.moves(self.stderr)
+        return self.shows(LogLevel.INFO) and terminal.can_redraw(self.stderr)
 
     # ------------------------------------------------------------ messages
 
@@ -161,7 +161,7 @@ class Console:
 
     def after_echo(self, text: str) -> None:
         """Print a message from the first column, where the terminal has echoed `^C`."""
-        if self.stderr is not None and terminal.moves(self.stderr):
+        if self.stderr is not None and terminal.can_redraw(self.stderr):
             self.stderr.write("\r")
         self.info(text)
 

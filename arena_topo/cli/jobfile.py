@@ -35,7 +35,7 @@ YamlNode = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
 
 Path = tuple[str | int, ...]
-"""Where a value stands: the keys of mappings, and places in lists."""
+"""The place of a value: the keys of mappings, and indexes of lists."""
 
 Pairs = list[tuple[str, str]]
 """Fields of a job, each with a text as typed."""
@@ -176,8 +176,8 @@ ARENA: Mapping[str, str | SingleValue | Items] = {
     "logging tensorboard logdir": "logdir",
     "logging tensorboard image": "tensorboard-image",
 }
-"""The keys of arena v2 (kubeflow/arena, keps/arena-v2/yaml-schema.md, version 0.1.0) that can be
-said with flags, with those above them: the key of ours that means the same, perhaps one KEY of it.
+"""The keys of arena v2 (kubeflow/arena, keps/arena-v2/yaml-schema.md, version 0.1.0) that have a
+flag, with those above them: the key of ours that means the same, perhaps one KEY of it.
 `name`, `namespace`, `image` and `shell` are spelled as ours. What else is below `worker resources`
 is a resource.
 

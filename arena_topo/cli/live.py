@@ -13,7 +13,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TextIO
 
 from arena_topo.cli.console import Console
-from arena_topo.cli.terminal import clipped, draws, window
+from arena_topo.cli.terminal import crop_line, may_use_unicode, window
 from arena_topo.escaping import escaped
 from arena_topo.layout import painted
 
@@ -27,7 +27,7 @@ _TURNS = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 """The frames of the spinner, with and without Unicode."""
 
 
-def turning(*, unicode: bool) -> str:
+def spinner_frame(*, unicode: bool) -> str:
     """The current frame of the spinner."""
     turns = _TURNS[unicode]
     return turns[int(time.monotonic() * _PER_SECOND) % len(turns)]
@@ -50,14 +50,14 @@ def live(
     def drawn() -> Text:
         columns, rows = window(stream)
         text = escaped(draw(columns))
-        if not draws(stream):
+        if not may_use_unicode(stream):
             encoding = stream.encoding or "utf-8"
             plain = painted(text, colours=False)
             text = plain.encode(encoding, "backslashreplace").decode(encoding)
         # The last row is left for the next output.
         lines = text.rstrip("\n").split("\n")
         if not (over and stays):
-            lines = cut_to_screen(lines, columns, max(2, rows - 1), unicode=draws(stream))
+            lines = cut_to_screen(lines, columns, max(2, rows - 1), unicode=may_use_unicode(stream))
         # Wide enough that Rich cuts nothing more; a wide character has two columns.
         screen.size = rich.ConsoleDimensions(
             max([columns, *(2 * len(line) for line in lines)]), rows
@@ -110,4 +110,4 @@ def cut_to_screen(lines: list[str], columns: int, rows: int, *, unicode: bool) -
     if len(lines) > rows:
         missing = len(lines) - (rows - 1)
         lines = [*lines[: rows - 1], f"... {missing} more lines"]
-    return [clipped(line, columns, unicode=unicode) for line in lines]
+    return [crop_line(line, columns, unicode=unicode) for line in lines]

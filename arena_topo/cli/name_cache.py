@@ -164,8 +164,8 @@ class CachedNames:
 
 def _standing(status: JobStatus) -> str:
     """The description of a job: facts that do not change from moment to moment."""
-    asked = [gpus(status.request_gpus)] if status.request_gpus else []
-    return ", ".join([str(status.phase), *asked])
+    requested = [gpus(status.request_gpus)] if status.request_gpus else []
+    return ", ".join([str(status.phase), *requested])
 
 
 def _pods(status: JobStatus) -> Iterable[tuple[str, str]]:

@@ -100,7 +100,7 @@ class Parameter:
 
     @property
     def alone(self) -> str:
-        """The value of an option that stands without one (pflag's NoOptDefVal)."""
+        """The value of an option that is given without one (pflag's NoOptDefVal)."""
         return _ALONE.get(self.name, "")
 
     @property
@@ -117,7 +117,7 @@ class Parameter:
         if self.kind is str:
             return text
         try:
-            return self._reader()(text)
+            return self._parser()(text)
         except ValueError as error:
             # Of several values between commas one is wrong.
             several = (part.strip() for part in text.split(","))
@@ -131,11 +131,11 @@ class Parameter:
                 f"{self.long} is invalid", why=str(error), hint=hint, flag=self.long
             ) from error
 
-    def _reader(self) -> Callable[[str], Any]:
-        numbers: dict[Any, Callable[[str], Any]] = {int: _integer, float: _number}
-        return getattr(self.kind, "parse", None) or numbers.get(self.kind) or self._member
+    def _parser(self) -> Callable[[str], Any]:
+        numbers: dict[Any, Callable[[str], Any]] = {int: _parse_int, float: _parse_number}
+        return getattr(self.kind, "parse", None) or numbers.get(self.kind) or self._parse_choice
 
-    def _member(self, text: str) -> StrEnum:
+    def _parse_choice(self, text: str) -> StrEnum:
         allowed = self.flag.choices if self.flag else ()
         for member in self.kind:
             if member.value.lower() == text.lower() and (not allowed or member in allowed):
@@ -158,7 +158,7 @@ _MOST_DIGITS = 18
 """Digits of the longest number that is read: all of them fit an int64, as Go has it."""
 
 
-def _integer(text: str) -> int:
+def _parse_int(text: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]+", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
     if len(text.lstrip("+-")) > _MOST_DIGITS:
@@ -166,7 +166,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

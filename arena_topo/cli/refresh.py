@@ -12,7 +12,7 @@ from arena_topo.cli.arguments import PANEL, Output
 from arena_topo.cli.console import Console
 from arena_topo.cli.live import live
 from arena_topo.cli.stdout import wait_while_read
-from arena_topo.cli.terminal import moves
+from arena_topo.cli.terminal import can_redraw
 from arena_topo.errors import TimedOut
 from arena_topo.flag import Flag
 from arena_topo.layout import clock, duration, folded, noted, streamed
@@ -35,12 +35,12 @@ def watch(
 ) -> _Read:
     """Poll `every` so many seconds until `over`, and show each result on stdout.
 
-    A terminal shows one screen, `draw(found, now, columns)`, redrawn in place; the last one stays.
-    Elsewhere, and without `draw`, the text of `changes(before, found, now)` is written, unless it
+    A terminal shows one screen, `draw(result, now, columns)`, redrawn in place; the last one stays.
+    Elsewhere, and without `draw`, the text of `changes(before, result, now)` is written, unless it
     is empty. `now` is Unix seconds. TimedOut after `limit` seconds, BrokenPipeError as soon as the
     reader of stdout has gone.
     """
-    from arena_topo.engines.polling import looks  # noqa: PLC0415 - only for who stays
+    from arena_topo.engines.polling import poll_repeatedly  # noqa: PLC0415 - only for who stays
 
     end, sight = None if limit is None else time.monotonic() + limit, Freshness()
     seen: list[_Read] = []
@@ -61,7 +61,7 @@ def watch(
         if end is not None and time.monotonic() >= end:
             raise TimedOut(f"timed out after {limit:g} s", hint="allow more with --timeout")
 
-    lives = draw is not None and moves(console.stdout)
+    lives = draw is not None and can_redraw(console.stdout)
     # An error of the first look is printed without a screen.
     first = [look()] if lives else []
     seen += first
@@ -71,7 +71,7 @@ def watch(
         return first.pop() if first else look()
 
     with live(console, console.stdout, screen, stays=True) if lives else nullcontext():
-        for state in looks(again, every=every, blind=blind, end=end, pause=pause):
+        for state in poll_repeatedly(again, every=every, blind=blind, end=end, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, state, console.clock())):
                 # A document is not folded or coloured.
@@ -169,7 +169,7 @@ def renew(
     )
 
 
-def once(console: Console) -> Callable[[str], None]:
+def print_once(console: Console) -> Callable[[str], None]:
     """A printer of notes that prints each text once."""
     printed: set[str] = set()
 

@@ -182,7 +182,7 @@ _HEADINGS = {
     "check": "For administrators",
     "data": "Data, settings and the program",
 }
-"""The headings of the help: each stands above this command and those after it."""
+"""The headings of the help: each is printed above this command and those after it."""
 
 _ARENA_V2 = {
     "run": "submit mpi",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from arena_topo.cli.console import Console, OutputLost
-from arena_topo.cli.terminal import moves
+from arena_topo.cli.terminal import can_redraw
 
 _PATIENCE = 300
 """Milliseconds for a stopped terminal to accept the last message before the prompt returns."""
@@ -32,8 +32,8 @@ class UnbufferedStdout:
         with suppress(AttributeError, OSError, ValueError):  # closed, or no file at all
             console.stdout.flush()
             self._file = console.stdout.fileno()
-        self._moves = moves(console.stdout)
-        self._shares = self._moves and moves(console.stderr)
+        self._moves = can_redraw(console.stdout)
+        self._shares = self._moves and can_redraw(console.stderr)
         self._coloured = False
         self.within_line = False
         """Whether the last line has no line feed yet."""

@@ -27,12 +27,12 @@ _GLANCE = 3.0
 
 def job_not_found(name: str, namespace: str, backend: Backend | None = None) -> JobNotFound:
     """The error of a job that does not exist; with an engine it suggests a similar name."""
-    hint = None if backend is None else alike(name, namespace, backend)
+    hint = None if backend is None else similar_job_hint(name, namespace, backend)
     return JobNotFound(name, namespace, hint=hint)
 
 
 @contextmanager
-def suggesting(
+def suggest_similar_job(
     name: str, namespace: str, backend: Backend | None, kind: JobKind | None = None
 ) -> Iterator[None]:
     """Let the error of a job that does not exist name the one that may be meant.
@@ -52,7 +52,7 @@ def suggesting(
         raise job_not_found(name, namespace, backend) from None
 
 
-def alike(name: str, namespace: str, backend: Backend) -> str | None:
+def similar_job_hint(name: str, namespace: str, backend: Backend) -> str | None:
     """A hint at the job with the most similar name, where the caller may list jobs."""
     names: list[str] = []
     with interruption.within_seconds(_GLANCE), suppress(ArenaError):

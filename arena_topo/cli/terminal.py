@@ -31,10 +31,10 @@ def colours(stream: TextIO | None, choice: str = "auto") -> bool:
     for variable in ("FORCE_COLOR", "CLICOLOR_FORCE"):
         if setting := os.environ.get(variable):
             return setting != "0"
-    return moves(stream)
+    return can_redraw(stream)
 
 
-def clipped(line: str, columns: int, *, unicode: bool) -> str:
+def crop_line(line: str, columns: int, *, unicode: bool) -> str:
     """A line cropped to so many columns of a terminal, with an ellipsis."""
     from rich.cells import cell_len, set_cell_size
 
@@ -44,12 +44,12 @@ def clipped(line: str, columns: int, *, unicode: bool) -> str:
     return set_cell_size(line, max(0, columns - len(ellipsis))) + ellipsis
 
 
-def moves(stream: TextIO | None) -> bool:
+def can_redraw(stream: TextIO | None) -> bool:
     """Whether output can be redrawn in place: on a terminal that is not dumb."""
     return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
-def draws(stream: TextIO | None) -> bool:
+def may_use_unicode(stream: TextIO | None) -> bool:
     """Whether drawings may use Unicode: the locale and the stream allow it."""
     encoding = (stream.encoding if stream else None) or "utf-8"
     return not _plain_locale() and encoding.lower().startswith("utf")

@@ -504,7 +504,7 @@ class _Machines:
                 yield Note(
                     node,
                     "stale agent",
-                    f"node {node} was last looked at {ago(now - at)} ago, as"
+                    f"node {node} was last looked at {age_text(now - at)} ago, as"
                     f" {self._config_maps[node]} says; check that its agent runs",
                 )
 
@@ -625,7 +625,7 @@ def _renamed(known: NodeGPUs, name: str) -> NodeGPUs:
     return replace(known, machine=replace(known.machine, name=name))
 
 
-def ago(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     """A time span in one unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -763,7 +763,7 @@ def _impossible(node: NodeRecord, resource: str) -> Iterable[Note]:
     """A note on a node that offers more GPUs than any machine has."""
     number = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if number > MOST_GPUS:
-        yield slices.impossible(node.name, f"{resource} is {number:.15g}")
+        yield slices.impossible_count(node.name, f"{resource} is {number:.15g}")
 
 
 def _rdma(node: NodeRecord) -> str | None:

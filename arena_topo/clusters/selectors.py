@@ -63,12 +63,12 @@ class LabelSelector(msgspec.Struct, frozen=True, kw_only=True):
         return self.text
 
 
-def every(*texts: str) -> str:
+def all_selectors(*texts: str) -> str:
     """The conjunction of some selectors; empty ones select everything."""
     return ",".join(filter(None, texts))
 
 
-def either(key: str, values: Iterable[str]) -> str:
+def any_value(key: str, values: Iterable[str]) -> str:
     """The selector of objects that have one of these values."""
     return f"{key} in ({','.join(sorted(values))})"
 

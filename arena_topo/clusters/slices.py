@@ -71,7 +71,7 @@ class _Pool(msgspec.Struct):
         return None
 
 
-def impossible(node: str, what: str) -> Note:
+def impossible_count(node: str, what: str) -> Note:
     """The note on a node with more GPUs than any machine."""
     most = f"one machine has at most {MOST_GPUS} GPUs; it is taken for none"
     return Note(node, "impossible machine", f"node {node}: {what}, but {most}")
@@ -127,7 +127,7 @@ def devices(
                 f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count",
             )
         if len(gpus) > MOST_GPUS:
-            notes.append(impossible(node, f"{driver} publishes {len(gpus)} GPUs"))
+            notes.append(impossible_count(node, f"{driver} publishes {len(gpus)} GPUs"))
             continue
         numbered = _numbered(gpus, uuids.get(node, ()))
         # A label still counts a lost GPU.

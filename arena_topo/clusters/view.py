@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from arena_topo.clusters.objects import invalid_object_text
-from arena_topo.clusters.observed import ago
+from arena_topo.clusters.observed import age_text
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.numbers import parse_count
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, Tier, published
@@ -123,7 +123,7 @@ def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cl
     except (OSError, EOFError, RecursionError, zlib.error, binascii.Error, ValueError) as error:
         why = invalid_object_text(error)
         _refuse(f"binaryData.{_KEY}", f"{why}; {version}" if another else why)
-    note = f"the cluster is shown as it was {ago(max(0.0, now - at))} ago ({_WHERE})"
+    note = f"the cluster is shown as it was {age_text(max(0.0, now - at))} ago ({_WHERE})"
     if now - at > published.STALE_REPORT_SECONDS:
         note += "; check that the controller runs"
     notes = [note, *([f"{_WHERE}: {version}"] if another else [])]

@@ -181,7 +181,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
 
 
-def unheard(_text: str) -> None:
+def ignore_message(_text: str) -> None:
     """Ignore a message: the default of callbacks."""
 
 

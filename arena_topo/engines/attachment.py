@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arena_topo.engines import JobStatus, unheard
+from arena_topo.engines import JobStatus, ignore_message
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import NotFound, NotPossible, command, near
@@ -15,7 +15,7 @@ def attach_to_job(
     job: JobStatus,
     request: AttachRequest,
     *,
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> int:
     """Run a command in a pod of a job; its exit code.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol, Self
 
-from arena_topo.engines import Event, JobStatus, Publication, unheard
+from arena_topo.engines import Event, JobStatus, Publication, ignore_message
 from arena_topo.engines.attach_request import AttachRequest
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Backend(Protocol):
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 
-    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+    def owner(self, *, tell: Callable[[str], None] = ignore_message) -> str:
         """The user in whose name jobs are submitted; `tell` gets a note if the name is a guess."""
 
     def api_version(self) -> ApiVersion:
@@ -178,7 +178,7 @@ class Backend(Protocol):
         instance: str,
         request: AttachRequest,
         *,
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> int:
         """Run a command in this pod, on the standard streams of this process; its exit code.
 
@@ -192,7 +192,7 @@ class Backend(Protocol):
         namespace: str | None = None,
         *,
         pods: Collection[str] = (),
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> tuple[GpuSample, ...]:
         """The load of the GPUs, by node and index: all, or those of a namespace or of some pods.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from arena_topo.engines import Options, unheard
+from arena_topo.engines import Options, ignore_message
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import FORBIDDEN, AccessDenied, UsageError
 from arena_topo.files import STDIN
@@ -30,7 +30,7 @@ def choose_engine(
     *,
     image: str | None = None,
     emulating: str = "--emulate",
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> Backend:
     """Open the engine of the options; `tell` gets a note if `auto` chose the local engine.
 
@@ -71,7 +71,7 @@ def world(
     *,
     state: Sequence[str] = (),
     emulating: str = "--emulate",
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> World:
     """The queue in the dumps, if any are given, else the engine, if there is one.
 

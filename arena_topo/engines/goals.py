@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.backend import Backend, JobReads
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,
@@ -79,7 +79,7 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
     return Start.ANEW if cause is not None and cause.code == CauseCode.IMAGE else Start.RESUME
 
 
-def starting(start: Start, name: str, namespace: str) -> str:
+def start_phrase(start: Start, name: str, namespace: str) -> str:
     """A phrase on what starts a job, with the command if a person does."""
     if start is Start.ANEW:
         delete = command("delete", name, namespace=namespace)
@@ -147,7 +147,7 @@ def failed_with(
     return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
 
 
-def standing(goal: Goal, status: JobStatus | None) -> Standing:
+def goal_standing(goal: Goal, status: JobStatus | None) -> Standing:
     """How far a job is from a goal; `status` is None for a job that no longer exists.
 
     A suspended job can be resumed, so it loses no goal. A failed job has lost the goal `running`,
@@ -273,7 +273,9 @@ def wait_all(
             raise _Stopped
 
     with reads, suppress(_Stopped):
-        for _ in looks(watch.look, every=backend.look_every, blind=unseen, end=end, pause=pause):
+        for _ in poll_repeatedly(
+            watch.look, every=backend.look_every, blind=unseen, end=end, pause=pause
+        ):
             with suppress(ArenaError):
                 hears.each()
             if watch.settled:
@@ -349,7 +351,7 @@ class _Watch:
                 self.hears.tell(status)
             if before is None or _held_by(before) != _held_by(status):
                 self._learn(status)
-        now = standing(self.goal, status)
+        now = goal_standing(self.goal, status)
         if now is not Standing.OPEN:
             self.ends[name] = Ending(name=name, standing=now, status=status)
             self.hears.ended(self.ends[name])
@@ -392,7 +394,7 @@ class _Watch:
             return f"see {command('list', namespace=self.namespace)}"
         look, start = command("get", name, namespace=self.namespace), self.starts.get(name)
         if start is not None:
-            hint = starting(start, name, self.namespace)
+            hint = start_phrase(start, name, self.namespace)
             return hint if start in {Start.RESUME, Start.ANEW} else f"{hint}: {look}"
         goes_on = name in self.known and self.goal is not Goal.DELETED
         return f"the job goes on; see {look}" if goes_on else f"see {look}"

@@ -22,7 +22,7 @@ Clock = Callable[[], float]
 _Answer = TypeVar("_Answer")
 
 
-def looks(
+def poll_repeatedly(
     look: Callable[[], _Answer],
     *,
     every: float,

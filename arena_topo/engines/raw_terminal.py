@@ -70,7 +70,7 @@ def terminal_size() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def restore_terminal() -> Iterator[None]:
     """Restore the state of the terminal at the end, even if the command was killed."""
     if not _open(sys.__stdin__) or not os.isatty(STDIN_FD):
         yield
@@ -112,7 +112,7 @@ def raw() -> Iterator[int]:
     before: dict[int, Any] = {}
     previous = signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
     try:
-        with kept():
+        with restore_terminal():
             for heeded, handler in ((signal.SIGCONT, resumed), (signal.SIGWINCH, resized)):
                 before[heeded] = signal.signal(heeded, handler)
             tty.setraw(STDIN_FD, termios.TCSADRAIN)

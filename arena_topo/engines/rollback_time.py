@@ -13,7 +13,7 @@ _SLACK = 0.5
 
 
 @contextmanager
-def undisturbed(seconds: float) -> Iterator[None]:
+def delay_alarm(seconds: float) -> Iterator[None]:
     """Delay an alarm of this process (SIGALRM) that is due within so many seconds.
 
     It rings when they are over, so a command is delayed by no more than that. After the block the

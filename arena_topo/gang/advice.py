@@ -13,12 +13,12 @@ from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan, estimates
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement, band
-from arena_topo.solver.door import valued
+from arena_topo.solver.door import revalue
 from arena_topo.topology import Cluster, Node
 from arena_topo.topology.nics import RDMA_DEVICE
 
 
-def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
+def advice_on_plan(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     """Changes that would give the pods of a plan more: another shape, or the NICs of their nodes.
 
     `cluster` is the cluster on which the plan was made, so it also holds for a job that has its
@@ -32,7 +32,7 @@ def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     nodes = [node for node in cluster.nodes if node.name in chosen]
     nics = None
     if placement.wire is not Wire.RDMA and all(map(_has_rdma, nodes)):
-        other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
+        other = revalue(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
         estimate = counted_on(other, binding)
         if estimate is not None and band(estimate.point) > band(forecast.usable):
             nics = _with_nics(nodes, estimate, placement)

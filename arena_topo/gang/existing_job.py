@@ -57,7 +57,7 @@ class Same:
     left: bool
 
 
-def same(job: MPIJob, site: Site) -> Same | None:
+def identical_job(job: MPIJob, site: Site) -> Same | None:
     """The job of this name, if it was submitted with the same request; None without a job.
 
     A job that another client may still be creating or starting is polled for some seconds.

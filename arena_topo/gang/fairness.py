@@ -17,7 +17,15 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
 from arena_topo.manifests.requests import job_of, patience_end
-from arena_topo.queueing import Followers, Rank, Running, Situation, Waiting, queue_rank, taken
+from arena_topo.queueing import (
+    Followers,
+    Rank,
+    Running,
+    Situation,
+    Waiting,
+    gpus_by_node,
+    queue_rank,
+)
 from arena_topo.queueing.reservation import QueueHead, head_of, left_for
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, NodeName
@@ -36,7 +44,7 @@ def rank(job: QueuedJob) -> Rank:
     return queue_rank(job.priority, job.created, job.key)
 
 
-def abandoned(job: QueuedJob, now: float) -> bool:
+def is_abandoned(job: QueuedJob, now: float) -> bool:
     """Whether the starter that recorded a placement on a job has not come back to resume it."""
     return (
         job.state == "placed"
@@ -112,7 +120,7 @@ def left_to(mine: QueuedJob, cluster: Cluster, head: QueueHead | None, now: floa
     with suppress(ValueError, ArenaError):
         if mine.reserved:
             seats = tuple((NodeName(node), gpus) for _, node, gpus in parse_map(mine.reserved))
-            own = taken(seats, job_of(mine.manifest).gpus)
+            own = gpus_by_node(seats, job_of(mine.manifest).gpus)
     return left_for(head, cluster, own)
 
 

@@ -25,7 +25,7 @@ from arena_topo.gang.request import (
     Site,
     alternatives,
     check_preferred,
-    levels,
+    levels_text,
     request_of,
 )
 from arena_topo.gang.training import check_workload
@@ -279,7 +279,7 @@ def _explained(
 ) -> Unplaceable:
     """Why a request of this job has no placement; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
-    reserved = reservation(request, cluster)
+    reserved = describe_reserved(request, cluster)
     return Solver.of(cluster).explain(
         request,
         # The flags that exclude nodes are known here, not in the solver.
@@ -413,7 +413,7 @@ def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob
     shape.check_ranks(job)
     check_preferred(job, cluster)
     check_workload(job.workload)
-    return shape.shaped(job, cluster, site, later=later)
+    return shape.choose_pod_shape(job, cluster, site, later=later)
 
 
 def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
@@ -462,7 +462,7 @@ def share_of_new_job(
     """
     priority = queue.priority(job.priority)
     mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-    return share(mine, view.cluster(), view, queue, site)
+    return share_of_gang(mine, view.cluster(), view, queue, site)
 
 
 def queue_in_dumps(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> QueueView:
@@ -496,7 +496,7 @@ def backfill_advice(opening: float | None) -> str | None:
     return f"with a --running-timeout shorter than {limit} it may start first, as backfill"
 
 
-def reservation(request: Request, cluster: Cluster) -> str | None:
+def describe_reserved(request: Request, cluster: Cluster) -> str | None:
     """The GPUs that this gang could use now if they were not reserved; None without any.
 
     A clause for each gang that gets them: their number, their nodes, and the gang.
@@ -524,7 +524,7 @@ def reservation(request: Request, cluster: Cluster) -> str | None:
 
 def _slowed(request: Request, cluster: Cluster) -> str | None:
     """The reservation without which a gang that fits would get a better place; None without one."""
-    reserved = reservation(request, cluster)
+    reserved = describe_reserved(request, cluster)
     if reserved is None:
         return None
     ours = Solver.of(cluster).best(request)
@@ -560,7 +560,7 @@ def head_of_queue(
     return fairness.find_head(view, site, blocked=blocked, followers=followers)
 
 
-def share(
+def share_of_gang(
     mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> tuple[Cluster, QueueHead | None]:
     """The cluster for a gang, and the head of the queue if that reserves the rest."""
@@ -575,7 +575,7 @@ def left_anew(
     """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
     others = tuple(job for job in view.jobs if job.key != mine.key)
     last = replace(mine, created=math.inf)
-    left, head = share(last, cluster, replace(view, jobs=others), queue, site)
+    left, head = share_of_gang(last, cluster, replace(view, jobs=others), queue, site)
     return None if head is None else left
 
 
@@ -736,5 +736,5 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     if level and cluster.nodes and level not in words:
         yield (
             f"--topology-preferred {level} is left out: this cluster has no such level; its levels:"
-            f" {levels(words)}"
+            f" {levels_text(words)}"
         )

@@ -149,12 +149,12 @@ def gated_workers(pods: Iterable[Object]) -> list[Object]:
     ]
 
 
-def born(pod: Object) -> float:
+def pod_created_at(pod: Object) -> float:
     """The creation time of a pod (Unix seconds)."""
     return parse_time(pod["metadata"].get("creationTimestamp")) or 0.0
 
 
-def pulls(pods: Iterable[Object], events: Iterable[Object], *, now: float) -> bool:
+def pulls_image(pods: Iterable[Object], events: Iterable[Object], *, now: float) -> bool:
     """Whether some worker has its node and pulls its image, which may take long.
 
     `events` are those about the job and its pods, oldest first; `now` is the server's time (Unix
@@ -174,7 +174,7 @@ def _pulls(pod: Object, events: tuple[Object, ...], now: float) -> bool:
     if mine:
         newest = next((reason for reason in reversed(mine) if reason in _IMAGE), None)
         return newest == "Pulling"
-    return not events or now - born(pod) >= _KEPT
+    return not events or now - pod_created_at(pod) >= _KEPT
 
 
 def _stuck(pods: Iterable[Object], events: tuple[Object, ...]) -> str | None:
@@ -295,7 +295,7 @@ def _is_outdated(recorded: float, pods: Sequence[Object]) -> bool:
     """
     waiting = gated_workers(pods)
     # Creation times are whole seconds.
-    young = bool(waiting) and min(map(born, waiting)) > recorded + 1
+    young = bool(waiting) and min(map(pod_created_at, waiting)) > recorded + 1
     return young and not any(map(has_node, pods))
 
 
@@ -314,7 +314,7 @@ def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object
         workers = parse_map(notes[MAP])
     except ValueError:
         return []
-    seen = pins.visible(workers, shared=recorded_request(mpijob).get("podShape") == "shared")
+    seen = pins.visible_gpus(workers, shared=recorded_request(mpijob).get("podShape") == "shared")
     places = []
     for pod in gated_workers(pods):
         index = worker_index(pod)

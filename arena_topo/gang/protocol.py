@@ -157,7 +157,7 @@ class Starter:
         """Create a job by its decision: suspended, with its placement recorded or waiting."""
         at = self._stamp() if decision.placement is not None else None
         form = patches.as_suspended(
-            pins.unplaced(plan.objects[0]),
+            pins.without_pins(plan.objects[0]),
             decision.forecast,
             at=at,
             request=request_annotation(plan.job),
@@ -281,7 +281,10 @@ class Starter:
             return False
         note = reservation_note(head.seats, written(head.since))
         with suppress(ArenaError):
-            return self.queue.change(job.manifest, patches.heading(job.manifest, note)) is not None
+            return (
+                self.queue.change(job.manifest, patches.recording_reservation(job.manifest, note))
+                is not None
+            )
         return False
 
     def rounds(self, name: str, hint: str) -> Iterator[None]:
@@ -311,7 +314,7 @@ class Starter:
         """The patch that removes the record of a job."""
         if gated:
             return patches.clearing(stored, cause)
-        return patches.waiting(stored, pins.unplaced(stored), cause)
+        return patches.waiting(stored, pins.without_pins(stored), cause)
 
     def has_old_pods(self, stored: Manifest) -> bool:
         """Whether pods of a job's last run exist; False if the caller may not list them."""
@@ -354,7 +357,7 @@ class Starter:
             and before is not None
             and mine.state == "placed"
             and mine.recorded != before.recorded
-            and not fairness.abandoned(mine, self.queue.now())
+            and not fairness.is_abandoned(mine, self.queue.now())
         )
         return None if theirs else current
 
@@ -429,10 +432,10 @@ class Starter:
         """
         freed = []
         for job in jobs:
-            if not fairness.abandoned(job, now):
+            if not fairness.is_abandoned(job, now):
                 continue
             try:
-                bare = pins.unplaced(job.manifest)
+                bare = pins.without_pins(job.manifest)
                 if bare is job.manifest:
                     patch = patches.waiting(job.manifest, bare, because(CauseCode.NOT_RESUMED))
                 else:
@@ -468,14 +471,16 @@ def _with_claims(stored: Manifest, decision: Decision) -> tuple[Manifest, Sequen
     placement, binding, cluster = decision.placement, decision.binding, decision.cluster
     assert placement is not None
     assert binding is not None
-    placed = pinned(stored, placement, binding, cluster)
+    placed = pin_workers(stored, placement, binding, cluster)
     return placed, claims_of(placed, placement, binding, cluster)
 
 
-def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
+def pin_workers(
+    stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster
+) -> Manifest:
     """A stored job with its workers pinned."""
     return pins.with_pins(
-        pins.unplaced(stored),
+        pins.without_pins(stored),
         placement,
         binding,
         effects=taint_effects(placement, cluster),

@@ -78,7 +78,7 @@ def replan_job(
         )
     else:
         # No controller, which does not know the constraint, starts a held job meanwhile.
-        back = queue.change(stored, patches.holding(stored, pins.unplaced(stored)))
+        back = queue.change(stored, patches.holding(stored, pins.without_pins(stored)))
     if back is None:
         raise ArenaError(f"{name} was changed by another program meanwhile", hint="try again")
     check_suspended(back)

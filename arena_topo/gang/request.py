@@ -126,7 +126,7 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
     # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
     alone = job.host_network and native is None and render.one_per_node(job, site.api)
     rdma = job.rdma or job.host_network or any(is_rdma(device.name) for device in job.device)
-    cpu, memory = needs(job)
+    cpu, memory = worker_resources(job)
     request = Request(
         workers=job.workers,
         gpus=job.gpus,
@@ -134,7 +134,7 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
         memory=memory,
         model=job.gpu_model or None,
         mix_models=job.mix_models,
-        excluded=excluded(job, cluster),
+        excluded=excluded_nodes(job, cluster),
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if alone else None,
@@ -149,7 +149,7 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
     return request if site.constraint == UNCONSTRAINED else site.constraint.on(request)
 
 
-def needs(job: MPIJob) -> tuple[float, int]:
+def worker_resources(job: MPIJob) -> tuple[float, int]:
     """The cores and bytes of memory that each worker asks for."""
     cpu, memory = job.cpu, job.memory
     return float(cpu.amount) if cpu else 0.0, int(memory.amount) if memory else 0
@@ -169,7 +169,7 @@ def check_preferred(job: MPIJob, cluster: Cluster) -> None:
         raise _no_such_level("--topology-preferred", level, here, elsewhere)
 
 
-def levels(here: Iterable[str]) -> str:
+def levels_text(here: Iterable[str]) -> str:
     """The levels of a cluster as a user names them: `node, rack`."""
     return ", ".join(word for word in here if word != BEYOND)
 
@@ -180,7 +180,7 @@ def _no_such_level(
     """The error for a level that does not exist."""
     return InvalidJob(
         f"{flag} {level}: this cluster has no such level",
-        why=f"its levels: {levels(here)}",
+        why=f"its levels: {levels_text(here)}",
         hint=near(level, (*here, *elsewhere))
         or "leave it out, or on a cluster name the levels with --fabric FILE",
         flag=flag,
@@ -194,7 +194,7 @@ _SEEN_ELSEWHERE = {
 others, such as disk-pressure, exclude pods by themselves."""
 
 
-def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+def excluded_nodes(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
     """The nodes excluded by the job's flags, by taints or by a reservation, and the reasons."""
     # If some nodes are reserved for topology jobs, these jobs use no others.
     set_aside = any(node.dedicated for node in cluster.nodes)
@@ -279,8 +279,8 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     if job.selector and taints:
         words = "without --selector and with --toleration all"
         tried.append((words, replace(job, selector=(), toleration=everything)))
-    changes = [Instead(words=words, excluded=excluded(job, cluster)) for words, job in tried]
-    kept_away = excluded(job, cluster)
+    changes = [Instead(words=words, excluded=excluded_nodes(job, cluster)) for words, job in tried]
+    kept_away = excluded_nodes(job, cluster)
     closed = [node for node in cluster.nodes if kept_away.get(node.name) is Reason.DEDICATED]
     closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural(node.name)))
     # Of nodes that are alike, one is tried.

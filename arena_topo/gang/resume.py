@@ -118,7 +118,7 @@ def _let_go(stored: Manifest) -> patches.Patch | None:
     owner = suspender(stored)
     if owner is not None:
         raise owned_by_queue(stored, owner, "starts")
-    return patches.going(stored)
+    return patches.resuming_unplaced(stored)
 
 
 def watch_resumed(

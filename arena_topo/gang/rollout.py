@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, queued
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, command
 from arena_topo.gang import Watcher
 from arena_topo.gang.pod_state import (
@@ -20,7 +20,7 @@ from arena_topo.gang.pod_state import (
     GangStatus,
     StallTimer,
     failed_workers,
-    pulls,
+    pulls_image,
     status_of,
     wanted_workers,
     worker_places,
@@ -90,7 +90,7 @@ def wait_until_placed(
 
 def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manifest | None:
     """Suspend a whole gang, which then waits for its turn; None if the job changed meanwhile."""
-    patch = patches.taking_back(stored, pins.unplaced(stored), cause, tries)
+    patch = patches.taking_back(stored, pins.without_pins(stored), cause, tries)
     return queue.change(stored, patch)
 
 
@@ -123,10 +123,10 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
         pods = queue.pods(stored)
         for pod, patch in worker_places(stored, pods):
             queue.bind(pod, patch)
-        unsettled = len(pods) <= wanted_workers(stored) or pulls(pods, (), now=queue.now())
+        unsettled = len(pods) <= wanted_workers(stored) or pulls_image(pods, (), now=queue.now())
         events = queue.events(stored) if unsettled else []
         seen = status_of(stored, pods, events, now=queue.now(), since=since)
-        return seen, pulls(pods, events, now=queue.now())
+        return seen, pulls_image(pods, events, now=queue.now())
 
     def pause(most: float) -> None:
         nonlocal delay
@@ -134,7 +134,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
         delay *= 1.5
 
     # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-    for gang_status in looks(look, every=_SELDOM, pause=pause):
+    for gang_status in poll_repeatedly(look, every=_SELDOM, pause=pause):
         if gang_status is None:
             return None
         seen, pulling = gang_status

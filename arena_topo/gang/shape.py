@@ -18,7 +18,9 @@ from arena_topo.topology import Cluster
 from arena_topo.words import counted
 
 
-def shaped(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE, *, later: bool = False) -> MPIJob:
+def choose_pod_shape(
+    job: MPIJob, cluster: Cluster, site: Site = ANY_SITE, *, later: bool = False
+) -> MPIJob:
     """The same job with the pods that `--pod-shape fused` or `auto` make of its workers.
 
     Every number of workers that fits in one pod is tried. The placement that the solver prefers

@@ -13,7 +13,7 @@ from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.engines import JobStatus, goals
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -23,7 +23,7 @@ from arena_topo.errors import (
     command,
 )
 from arena_topo.gang import UNWATCHED, Exists, Watcher, existing_job, fairness, pod_state
-from arena_topo.gang.advice import advised
+from arena_topo.gang.advice import advice_on_plan
 from arena_topo.gang.config_files import read_config_files
 from arena_topo.gang.existing_job import Same
 from arena_topo.gang.planning import (
@@ -125,7 +125,7 @@ def submit(
     site = Site(backend=backend, namespace=namespace, version=api, files=files)
     if exists is Exists.REPLACE:
         existing_job.make_room(job, site, watcher)
-    elif exists is Exists.OK and (same := existing_job.same(job, site)) is not None:
+    elif exists is Exists.OK and (same := existing_job.identical_job(job, site)) is not None:
         return _gone_on(same, site, watcher)
     queue = backend.queue if job.gputopology else None
     try:
@@ -140,7 +140,7 @@ def submit(
         ).submitted()
     except AlreadyExists:
         # Another client may have submitted the same job since the check.
-        late = existing_job.same(job, site) if exists is Exists.OK else None
+        late = existing_job.identical_job(job, site) if exists is Exists.OK else None
         if late is None:
             raise
         return _gone_on(late, site, watcher)
@@ -170,7 +170,7 @@ def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
         plan,
         created,
         nearest=decision.nearest,
-        advice=advised(plan, cluster, site),
+        advice=advice_on_plan(plan, cluster, site),
         training=when_spread(plan, cluster),
     )
     waits = plan.waiting is not None or (done.status is not None and done.status.waits)
@@ -243,7 +243,7 @@ class _Submission:
     def _lacks(self, bare: Plan) -> tuple[str, ...]:
         """The fields of a gated, suspended job that the CRD of the operator drops."""
         trial = patches.as_suspended(
-            pins.with_gates(pins.unplaced(bare.objects[0])),
+            pins.with_gates(pins.without_pins(bare.objects[0])),
             PlacementForecast(state="waiting"),
             at=None,
             request=request_annotation(bare.job),
@@ -308,7 +308,7 @@ class _Submission:
 
         A server that does not answer for a while does not end the polling.
         """
-        for outcome in looks(look, every=_AGAIN):
+        for outcome in poll_repeatedly(look, every=_AGAIN):
             if outcome is not None or self.watcher.late:
                 return outcome or otherwise
         raise AssertionError("polling does not end by itself")
@@ -338,7 +338,7 @@ class _Submission:
             nearest=decision.nearest,
             notes=outcome.notes,
             wait=decision.wait,
-            advice=advised(planned, decision.cluster, site) if is_placed else (),
+            advice=advice_on_plan(planned, decision.cluster, site) if is_placed else (),
             training=when_spread(planned, decision.cluster),
         )
 
@@ -368,7 +368,7 @@ class _Submission:
         )
         planned = msgspec.structs.replace(bare, waiting=waits.reason, forecast=waits)
         form = patches.handed_over(
-            pins.with_gates(pins.unplaced(bare.objects[0]), effects=("NoSchedule",)),
+            pins.with_gates(pins.without_pins(bare.objects[0]), effects=("NoSchedule",)),
             waits,
             request=request_annotation(job),
             suspend=job.queue,

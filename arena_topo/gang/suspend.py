@@ -33,13 +33,13 @@ def suspend_job(backend: Backend, name: str, namespace: str) -> bool:
     def hold(stored: Manifest) -> patches.Patch | None:
         mine = queued(stored, {})
         if mine is not None:
-            unpinned = pins.unplaced(stored)
+            unpinned = pins.without_pins(stored)
             return None if mine.state == "held" else patches.holding(stored, unpinned)
         why = why_not_queued(backend, stored)
         if why is not None:
             hint = f"{delete_command(stored)} removes it"
             raise NotPossible(f"{name} cannot be suspended", why=why, hint=hint)
-        return None if is_suspended(stored) else patches.stopping(stored)
+        return None if is_suspended(stored) else patches.suspending_unplaced(stored)
 
     suspended = change_with_retries(queue, stored, hold, "suspended")
     if suspended is not None:

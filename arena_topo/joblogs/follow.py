@@ -21,7 +21,7 @@ from arena_topo.engines.backend import Backend, JobReads
 from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.goals import Start, how_failed, start_of
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source, SourceFilter
-from arena_topo.engines.polling import looks
+from arena_topo.engines.polling import poll_repeatedly
 from arena_topo.engines.rank_tags import tagging
 from arena_topo.errors import (
     ArenaError,
@@ -110,7 +110,7 @@ class JobPoller:
     def _run(self) -> None:
         job = self._job
         try:
-            for status in looks(
+            for status in poll_repeatedly(
                 self._look,
                 every=self._backend.look_every,
                 blind=self._miss,
@@ -338,7 +338,9 @@ class FollowState:
         if status.phase is Phase.SUSPENDED or not runs:
             self._silent = None
             early = not self._spoke and (not pods or any(pod.pending for pod in pods))
-            return pod_selection.reason(status) or ("its pod has not started" if early else None)
+            return pod_selection.why_no_logs(status) or (
+                "its pod has not started" if early else None
+            )
         if self._spoke:
             return None
         for log in self._logs.values():
@@ -501,7 +503,7 @@ class Shown:
                 return self._served(kept)
             others = self._kept().kept(self._backend.place, self._namespace, self._name)
             if uid is None and others:
-                raise pod_selection.unkept(self._asked.instance, others[0]) from None
+                raise pod_selection.not_archived_error(self._asked.instance, others[0]) from None
             raise
 
     def _see(self, job: JobStatus) -> None:
@@ -528,7 +530,9 @@ class Shown:
             if uid in {None, job.uid} and any(map(self._asks(job.slots or None), job.sources)):
                 older = len(jobs) - index - 1
                 self._tell(
-                    notices.served(job, asked=self._asked.kept, older=older, root=archive.root)
+                    notices.archive_note(
+                        job, asked=self._asked.kept, older=older, root=archive.root
+                    )
                 )
                 return job
         return None
@@ -642,9 +646,9 @@ class Shown:
         if asked.many:
             pods = [instance for instance in job.instances if wanted(source_of(instance))]
             if not later and not pods:
-                raise pod_selection.nothing(job, self._backend)
+                raise pod_selection.no_pods_error(job, self._backend)
             if not later and all(pod.pending for pod in pods):
-                raise pod_selection.early(job, self._backend, pods[0].name)
+                raise pod_selection.not_started_error(job, self._backend, pods[0].name)
             return wanted
         if not later:
             chosen = pod_selection.readable(job, self._backend, asked.instance)

@@ -146,7 +146,7 @@ def ended_as(kept: Kept) -> JobFailed | None:
     )
 
 
-def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote:
+def archive_note(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote:
     """The note on archived logs: their time span, whether lines are missing, and older jobs.
 
     `asked`: the user asked for the archive. `older`: the number of older jobs of that name in

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.backend import Backend
-from arena_topo.engines.goals import Start, start_of, starting
+from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.errors import NotFound, UsageError, command
 from arena_topo.joblogs.notices import pods_text
 
@@ -18,9 +18,9 @@ def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
     """The pod whose log is read; NotFound if there is none, or it has not started."""
     chosen = select_instance(job, name)
     if chosen is None:
-        raise nothing(job, backend)
+        raise no_pods_error(job, backend)
     if chosen.pending:
-        raise early(job, backend, chosen.name)
+        raise not_started_error(job, backend, chosen.name)
     return chosen
 
 
@@ -61,7 +61,7 @@ def _tried(instance: Instance) -> tuple[float, float, bool, str]:
     return instance.created, instance.finished or float("inf"), instance.chief, instance.name
 
 
-def nothing(job: JobStatus, backend: Backend) -> NotFound:
+def no_pods_error(job: JobStatus, backend: Backend) -> NotFound:
     """The error for a job without pods, and what to do about it."""
     if job.phase.over:
         return NotFound(
@@ -70,17 +70,17 @@ def nothing(job: JobStatus, backend: Backend) -> NotFound:
             hint=f"next time {command('logs -f', job.name, namespace=job.namespace)} keeps them,"
             " and submit --clean-task-policy None leaves the pods",
         )
-    return early(job, backend, job.name)
+    return not_started_error(job, backend, job.name)
 
 
-def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
+def not_started_error(job: JobStatus, backend: Backend, pod: str) -> NotFound:
     """The error for a pod that has not started or was not created: why, and what to do."""
     start = start_of(job, backend)
     hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
     if start in {Start.RESUME, Start.ANEW}:
-        hint = starting(start, job.name, job.namespace)
+        hint = start_phrase(start, job.name, job.namespace)
     state = f"pod {pod} is not running" if job.instances else f"job {job.name} has no pods yet"
-    return NotFound(state, why=reason(job), hint=hint)
+    return NotFound(state, why=why_no_logs(job), hint=hint)
 
 
 def without_log(job: JobStatus, pod: Instance, container: str | None) -> NotFound:
@@ -97,7 +97,7 @@ def without_log(job: JobStatus, pod: Instance, container: str | None) -> NotFoun
     )
 
 
-def reason(job: JobStatus) -> str | None:
+def why_no_logs(job: JobStatus) -> str | None:
     """Why a job has no logs yet, as a sentence."""
     if job.phase is not Phase.SUSPENDED:
         return job.reason
@@ -119,7 +119,7 @@ def first_run(kept: Kept) -> NotFound:
     )
 
 
-def unkept(pod: str | None, kept: Kept) -> NotFound:
+def not_archived_error(pod: str | None, kept: Kept) -> NotFound:
     """The error for an archived job without the wanted logs."""
     pods = pods_text(source.pod for source in kept.sources)
     return NotFound(

@@ -58,7 +58,7 @@ def spans(numbers: Iterable[int], most: int = _LONGEST_SPANS) -> str:
     return head + end
 
 
-def called(speaker: Speaker) -> str:
+def speaker_name(speaker: Speaker) -> str:
     """The name of a speaker: `rank 3 worker-3`, `launcher`, or the pod's name."""
     source = speaker.source
     words = [] if speaker.rank is None else [f"rank {speaker.rank}"]
@@ -71,10 +71,10 @@ def called(speaker: Speaker) -> str:
     return " ".join(words)
 
 
-def together(speakers: Sequence[Speaker]) -> str:
+def speakers_text(speakers: Sequence[Speaker]) -> str:
     """The name of several speakers: `ranks 0-63`, `workers 0-7`, `launcher, ranks 0-7`."""
     if len(speakers) == 1:
-        return called(speakers[0])
+        return speaker_name(speakers[0])
     ranks = [speaker.rank for speaker in speakers if speaker.rank is not None]
     rest = [speaker.source for speaker in speakers if speaker.rank is None]
     workers = [source.worker for source in rest if source.worker is not None]
@@ -173,7 +173,7 @@ class Text:
         made = self._made.get(key)
         if made is not None:
             return made
-        label = f"x{count} {together(speakers)}" if count > 1 else called(speakers[0])
+        label = f"x{count} {speakers_text(speakers)}" if count > 1 else speaker_name(speakers[0])
         if len(label) > self._width or len(self._made) > _MOST_PREFIXES:
             self._width = max(len(label), self._width)
             self._made.clear()

@@ -11,7 +11,7 @@ import typer
 from arena_topo.cli.arguments import PANEL, Name, TypeFlag
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.flag import Flag, Word
 
@@ -65,7 +65,7 @@ def attach(
 
     backend = open_engine(session)
     namespace = namespace_of(session, backend)
-    with suggesting(name, namespace, backend, kind):
+    with suggest_similar_job(name, namespace, backend, kind):
         status = backend.job(name, namespace)
     request = AttachRequest(
         words=_words(command),

@@ -21,7 +21,7 @@ from arena_topo.cli.console import act_on_each
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.flag import Flag
@@ -67,7 +67,9 @@ def delete(
             "no job is named",
             hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
         )
-    asks = not names and confirmation.asks(console, "delete", yes=yes, look=f"{PROGRAM} list")
+    asks = not names and confirmation.must_confirm(
+        console, "delete", yes=yes, look=f"{PROGRAM} list"
+    )
     brief = names_only(output_format, session.common)
     backend = open_engine(session)
     namespace = namespace_of(session, backend)
@@ -91,7 +93,7 @@ def delete(
         name, uid = job
         console.interruption.begin_changes()
         try:
-            with suggesting(name, namespace, None if ignore_not_found else backend, kind):
+            with suggest_similar_job(name, namespace, None if ignore_not_found else backend, kind):
                 backend.delete(name, namespace, uid=uid)
         except NotFound:
             if ignore_not_found:

@@ -19,12 +19,12 @@ from arena_topo.cli.console import Console
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
-from arena_topo.reasons.seen import look
+from arena_topo.reasons.seen import read_job
 
 if TYPE_CHECKING:
     from arena_topo.reasons.seen import SeenJob
@@ -102,8 +102,8 @@ class _Shown:
             if gpus and tell is not None:
                 tell(layout.noted(text))
 
-        with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
-            return look(
+        with suggest_similar_job(self.name, self.namespace, self.backend, self.wanted.kind):
+            return read_job(
                 self.backend,
                 self.name,
                 self.namespace,
@@ -169,7 +169,7 @@ class _Shown:
         if before is not None and _signs(before, wide=wide) == _signs(seen, wide=wide):
             return ""
         if wide:
-            return progress.change(seen.status, now=now) + "\n"
+            return progress.progress_line(seen.status, now=now) + "\n"
         form = self.wanted.output_format
         return layout.streamed(view.job_json(seen, now=now), yaml=form is Output.YAML)
 
@@ -178,7 +178,7 @@ def _trouble(seen: SeenJob) -> str | None:
     """Why the job does not run, if the screen does not say it."""
     if seen.explanation is not None or view.shows_reason(seen.status):
         return None
-    return view.trouble(seen.status)
+    return view.why_not_running(seen.status)
 
 
 def _signs(seen: SeenJob, *, wide: bool) -> Any:

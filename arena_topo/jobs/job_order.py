@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Any
 
-from arena_topo.clusters.selectors import every
-from arena_topo.engines import JobStatus, Phase, unheard
+from arena_topo.clusters.selectors import all_selectors
+from arena_topo.engines import JobStatus, Phase, ignore_message
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.engine_choice import privileged
 from arena_topo.reasons.seen import SeenJob
@@ -48,7 +48,7 @@ def selection(backend: Backend, selector: str, *, mine: bool) -> str:
         return selector
     from arena_topo.manifests import digest  # noqa: PLC0415  only to name the owner
 
-    return every(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
+    return all_selectors(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
 
 
 def list_statuses(
@@ -107,7 +107,7 @@ def jobs_by_gpus(
     namespace: str | None,
     *,
     metrics: bool = False,
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> tuple[SeenJob, ...]:
     """The jobs of a namespace, or of all for None, by requested GPUs, the most first.
 

@@ -19,11 +19,11 @@ from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.stdout import UnbufferedStdout, writable
-from arena_topo.cli.targets import alike, job_not_found, namespace_of, open_engine
-from arena_topo.cli.terminal import moves
+from arena_topo.cli.targets import job_not_found, namespace_of, open_engine, similar_job_hint
+from arena_topo.cli.terminal import can_redraw
 from arena_topo.engines import JobStatus
 from arena_topo.engines.backend import Backend
-from arena_topo.engines.goals import how_failed, starting
+from arena_topo.engines.goals import how_failed, start_phrase
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
@@ -266,7 +266,7 @@ def show_logs(name: str, wanted: LogsOptions, session: Session) -> None:
             raise
         except NotFound as error:
             if isinstance(error, JobNotFound) or (not shown.known and error.hint is None):
-                error.hint = alike(name, namespace, backend) or error.hint
+                error.hint = similar_job_hint(name, namespace, backend) or error.hint
             raise
     if failure is not None:
         raise failure
@@ -367,7 +367,7 @@ class _Shown:
 
     def _remark(self) -> None:
         """Note on a terminal that a log is empty."""
-        if self._begun or not moves(self._console.stdout) or not self.known:
+        if self._begun or not can_redraw(self._console.stdout) or not self.known:
             return
         name, namespace = self._name, self._namespace
         if self.known[-1].phase.over:
@@ -415,7 +415,7 @@ class _Waits(WaitLine):
             return
         what = one_line(waiting.what)
         if waiting.start is not None:
-            what += f"; {starting(waiting.start, self.name, self._namespace)}"
+            what += f"; {start_phrase(waiting.start, self.name, self._namespace)}"
         if what == self.what:
             return
         self._begin(what)

@@ -20,16 +20,16 @@ from arena_topo.jobs.plan_view import (
     Valuation,
     common_level,
     distinct_machines,
-    gang,
     in_pods,
-    limited,
-    proved,
+    limit_text,
+    proof_text,
+    request_text,
     usage_by_node,
-    worth,
+    valuation_of,
 )
 from arena_topo.jobs.proposal import Proposal
 from arena_topo.jobs.training_view import training_line
-from arena_topo.jobs.view import guarantee
+from arena_topo.jobs.view import guarantee_line
 from arena_topo.layout import number
 from arena_topo.manifests import PlacementForecast, estimates
 from arena_topo.solver import Placement
@@ -72,14 +72,14 @@ class _Side:
         """The limit of its bandwidth, and its proof."""
         estimate = self.placement.bandwidth
         limit = (
-            "no links needed" if estimate is None else limited(self.placement, estimate, cluster)
+            "no links needed" if estimate is None else limit_text(self.placement, estimate, cluster)
         )
         return f"{self.who}: limited by {limit}{self.proof}"
 
 
 def draw_plan(proposal: Proposal) -> str:
     """Draw a proposal; raises its refusal, or UsageError, if there is no placement to draw."""
-    plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
+    plan, cluster, valued = proposal.plan, proposal.cluster, valuation_of(proposal)
     if proposal.refused is not None and plan is None:
         raise proposal.refused
     if plan is None or plan.forecast is None or valued is None or cluster is None:
@@ -92,12 +92,12 @@ def draw_plan(proposal: Proposal) -> str:
         who="arena-topo",
         placement=valued.placement,
         nodes=usage_by_node(plan.forecast, plan.job.gpus),
-        proof=f"; {proved(valued.placement)}",
+        proof=f"; {proof_text(valued.placement)}",
     )
     first = _first_fit(proposal, valued.placement, cluster)
     same = first is not None and first.gpus == ours.gpus
     sides = [ours] if first is None or same else [ours, first]
-    title = f"{proposal.job.name}: {gang(proposal.job)}{in_pods(proposal.job, plan.job)}"
+    title = f"{proposal.job.name}: {request_text(proposal.job)}{in_pods(proposal.job, plan.job)}"
     panels = _panels(sides, cluster)
     across = sum(panel.size[0] + _APART for panel in panels) - _APART <= _WIDEST
     both = stack(panels, gap=_APART, across=across)
@@ -184,7 +184,7 @@ def _notes(proposal: Proposal, forecast: PlacementForecast, valued: Valuation) -
     if proposal.training is not None:
         yield f"{training_line(proposal.training)}."
     if forecast.guarantee is not None:
-        yield f"{guarantee(forecast)}."
+        yield f"{guarantee_line(forecast)}."
     if proposal.cluster is not None and proposal.cluster.emulated:
         yield f"{EMULATED}."
 

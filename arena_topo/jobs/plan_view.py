@@ -16,7 +16,7 @@ from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import Counted, Proposal, SchedulerComparison
 from arena_topo.jobs.training_view import UNNAMED, training_block, training_json
-from arena_topo.jobs.view import confirmed, guarantee, planned_mark, worker_value, workers
+from arena_topo.jobs.view import confirmed, guarantee_line, planned_mark, worker_value, workers
 from arena_topo.layout import NOTHING, align, clock, number
 from arena_topo.manifests import PlacementForecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
@@ -53,7 +53,7 @@ def plan_text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> 
 
     Drawings and lists of names have at most `width` columns.
     """
-    plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
+    plan, cluster, valued = proposal.plan, proposal.cluster, valuation_of(proposal)
     if plan is None or plan.forecast is None or valued is None or cluster is None:
         return ""
     times = proposal.training
@@ -79,7 +79,7 @@ def _headline(proposal: Proposal, runs: MPIJob, forecast: PlacementForecast) -> 
     how = "" if asked.gputopology else " with --gputopology"
     can = "as named by --on" if proposal.named else f"can be placed now{how}"
     hindered = f"Not now: {proposal.refused.why}\n" if proposal.refused is not None else ""
-    return f"{asked.name}: {gang(asked)} {can}{in_pods(asked, runs)}, {where}\n{hindered}"
+    return f"{asked.name}: {request_text(asked)} {can}{in_pods(asked, runs)}, {where}\n{hindered}"
 
 
 def _patience(proposal: Proposal) -> str:
@@ -101,7 +101,7 @@ def in_pods(asked: MPIJob, runs: MPIJob) -> str:
     return f" in {words.counted(runs.workers, 'pod')} of {each}" if each > 1 else ""
 
 
-def gang(job: MPIJob) -> str:
+def request_text(job: MPIJob) -> str:
     """The request of a job: `4 workers x 1 GPU`."""
     return f"{words.counted(job.workers, 'worker')} x {words.counted(job.gpus, 'GPU')}"
 
@@ -195,14 +195,14 @@ class Valuation:
     at_worst: bool
 
 
-def worth(proposal: Proposal) -> Valuation | None:
+def valuation_of(proposal: Proposal) -> Valuation | None:
     """The value of a proposal's placement for its pods; None without a placement."""
     plan = proposal.plan
     if plan is None or plan.placement is None or plan.binding is None:
         return None
     placement = valued_as(plan.placement, proposal.cluster, plan.binding)
     # The proof holds only for the pods of the search, and for GPUs that are free.
-    proof = proved(placement) if placement is plan.placement else ""
+    proof = proof_text(placement) if placement is plan.placement else ""
     if proposal.refused is not None:
         proof = "but not now"
     return Valuation(
@@ -245,7 +245,7 @@ def _facts(
     assert as_planned is not None
     condition = f" at worst: {estimates.PICKED}" if valued.at_worst else proof
     yield "Bandwidth", f"{estimates.estimate_text(ours, _doubt(ours))}{condition}"
-    yield "Limited by", limited(placement, ours, cluster, at_worst=valued.at_worst)
+    yield "Limited by", limit_text(placement, ours, cluster, at_worst=valued.at_worst)
     if ours != as_planned:
         yield "As planned", f"{estimates.estimate_text(as_planned, _doubt(as_planned))}{proof}"
     if inside is not None and inside.point > as_planned.point:
@@ -258,7 +258,7 @@ def _doubt(estimate: Estimate) -> str:
     return "*" if estimate.assumed else ""
 
 
-def limited(
+def limit_text(
     placement: Placement, estimate: Estimate, cluster: Cluster, *, at_worst: bool = False
 ) -> str:
     """The limit of a placement's bandwidth, with the NICs of the pods if they are the limit."""
@@ -376,11 +376,11 @@ def _seats(placement: Placement) -> Iterator[str]:
         yield f"{name}/{','.join(map(str, some)) or NOTHING}"
 
 
-def proved(placement: Placement) -> str:
+def proof_text(placement: Placement) -> str:
     """The proof of a placement, in words."""
     proof = placement.proof
     rate = placement.bandwidth
-    among = estimates.relative(
+    among = estimates.proof_scope(
         rated=proof.rated,
         guess=rate is not None and rate.guess,
         regime=None if rate is None else str(rate.regime),
@@ -400,7 +400,7 @@ def _holding(proposal: Proposal, plan: Plan, forecast: PlacementForecast) -> str
     """The guarantee of the plan, and what would improve it."""
     lines = []
     if forecast.guarantee is not None:
-        lines.append(guarantee(forecast))
+        lines.append(guarantee_line(forecast))
     if plan.binding is not None and plan.binding.why:
         lines.append(f"Why not a stronger guarantee: {one_line(plan.binding.why)}")
     if plan.hcas:
@@ -423,7 +423,7 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
     for which GPUs of the nodes of a refusal are reserved, the head of the queue before others, and
     `reservedBy` is the first for which GPUs are reserved that this job could use.
     """
-    plan, refused, valued = proposal.plan, proposal.refused, worth(proposal)
+    plan, refused, valued = proposal.plan, proposal.refused, valuation_of(proposal)
     forecast = plan.forecast if plan is not None else None
     rows = sorted(forecast.workers) if forecast is not None else []
     slots = max(1, (plan.job if plan is not None else proposal.job).gpus)
@@ -523,7 +523,7 @@ def gangs_by_count(counted: Counted, job: MPIJob) -> str:
     counts = counted.counts
     return (
         f"{job.name}: by the number of free GPUs, {counts.gangs} such"
-        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({gang(job)})\n"
+        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({request_text(job)})\n"
         f"  largest gang that fits now:             --workers {counts.largest}\n"
         f"  largest if the cluster were empty:      --workers {counts.largest_empty}\n"
         "  Only numbers were compared: bandwidth and levels were not looked at.\n"

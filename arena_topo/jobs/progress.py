@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from arena_topo.engines import JobStatus, state_of
 from arena_topo.escaping import one_line
-from arena_topo.jobs.view import MAX_WORKER_ROWS, age_of, in_order, lasted, place_of, trouble
+from arena_topo.jobs.view import (
+    MAX_WORKER_ROWS,
+    age_of,
+    in_order,
+    job_duration,
+    place_of,
+    why_not_running,
+)
 from arena_topo.layout import align, clock, duration, fold, state, table
 from arena_topo.words import portion
 
@@ -17,19 +24,19 @@ def running(status: JobStatus) -> tuple[int, int]:
     return well, len(status.instances)
 
 
-def change(status: JobStatus, *, now: float) -> str:
+def progress_line(status: JobStatus, *, now: float) -> str:
     """A job in a line: the time, its phase, how many of its pods run, and why it waits."""
     words = [clock(now), str(state(status.phase.value))]
     if status.phase.over:
-        words.append(f"after {duration(lasted(status, now))}")
+        words.append(f"after {duration(job_duration(status, now))}")
     elif status.instances:
         words.append("{} of {} pods run".format(*running(status)))
-    if status.reason and trouble(status) is not None:
+    if status.reason and why_not_running(status) is not None:
         words.append(one_line(status.reason))
     return "  ".join(words)
 
 
-def news(status: JobStatus) -> str:
+def phase_sentence(status: JobStatus) -> str:
     """The phase of a job and its reason, in a sentence."""
     return f"The Job {state_of(status)}"
 
@@ -37,10 +44,10 @@ def news(status: JobStatus) -> str:
 def progress_screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
     """The status of a job in a sentence, and its pods; of many only those that do not run."""
     well, pods = running(status)
-    line = f"{status.name} is {state(status.phase.value)}, {duration(lasted(status, now))}"
+    line = f"{status.name} is {state(status.phase.value)}, {duration(job_duration(status, now))}"
     if pods:
         line += f", {portion(well, pods, 'pod', noun='runs', many='run')}"
-    if status.reason and trouble(status) is not None:
+    if status.reason and why_not_running(status) is not None:
         line += f": {one_line(status.reason)}"
     shown = [
         instance

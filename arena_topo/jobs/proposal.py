@@ -9,7 +9,7 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.backend import Backend
 from arena_topo.gang import planning, shape
-from arena_topo.gang.advice import advised
+from arena_topo.gang.advice import advice_on_plan
 from arena_topo.gang.config_files import read_config_files
 from arena_topo.gang.named_placement import check_fused, read_placement, seats_of
 from arena_topo.gang.planning import Decision, QueueView, queue_for_new_job, render_decision
@@ -217,11 +217,11 @@ def propose(
         # Nobody but its own queue decides when a job of another queue starts.
         wait = wait if suspender(plan.objects[0]) is None else None
         rows = next_best(_as_bound(plan), cluster, _valued(plan, cluster), top) if top > 1 else ()
-        advice = advised(plan, cluster, site)
+        advice = advice_on_plan(plan, cluster, site)
     if plan is not None:
         request = _as_bound(plan)
     else:
-        request = request_of(shape.shaped(job, cluster, site, later=True), cluster, site)
+        request = request_of(shape.choose_pod_shape(job, cluster, site, later=True), cluster, site)
     # An engine that binds by itself allocates GPUs to all jobs in the same way.
     apart = not asked.gputopology and site.native is None
     # A job without --gputopology is not in the queue: it may get reserved GPUs too.
@@ -232,7 +232,7 @@ def propose(
         set_aside_for_topology(job, cluster) if apart else {},
         blind=request.blind and plan is not None and not _has_gpus(plan),
     )
-    free = shape.shaped(job, cluster.idle(), site) if on else job
+    free = shape.choose_pod_shape(job, cluster.idle(), site) if on else job
     if on and plan is not None and free.workers != plan.job.workers:
         # The named placement may have pods of another size than the best on an empty cluster.
         idle = cluster.idle()

@@ -82,12 +82,14 @@ def prune(wanted: PruneOptions, session: Session) -> None:
             why="it says how old the jobs are that are deleted",
             hint=f"{PROGRAM} prune --since 24h --dry-run",
         )
-    asks = not dry_run and confirmation.asks(console, "prune", yes=wanted.yes, look="--dry-run")
+    asks = not dry_run and confirmation.must_confirm(
+        console, "prune", yes=wanted.yes, look="--dry-run"
+    )
     backend = open_engine(session)
     namespace = None if wanted.all_namespaces else namespace_of(session, backend)
     now = console.clock()
     names = names_only(wanted.output_format, session.common)
-    doomed = stale(backend, namespace, since=since, now=now)
+    doomed = stale_jobs(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:
             console.write("No jobs to delete.\n")
@@ -115,7 +117,7 @@ def prune(wanted: PruneOptions, session: Session) -> None:
     act_on_each(console, doomed, remove)
 
 
-def stale(
+def stale_jobs(
     backend: Backend, namespace: str | None, *, since: float, now: float
 ) -> tuple[JobStatus, ...]:
     """The jobs that are over and at least `since` seconds old, oldest first.

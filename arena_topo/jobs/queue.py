@@ -27,7 +27,7 @@ from arena_topo.cli.interrupt_message import detaching
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.errors import NotNow
 from arena_topo.flag import Flag
 from arena_topo.gang import Watcher
@@ -167,7 +167,9 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
             facts = view.move(foreseen, name)
             # Who has nothing to lose is not asked.
             asks = foreseen.before is not None
-            asks = asks and confirmation.asks(console, "replan", yes=moving.yes, look="--dry-run")
+            asks = asks and confirmation.must_confirm(
+                console, "replan", yes=moving.yes, look="--dry-run"
+            )
             if not moving.force:
                 check_gain(foreseen, name, constrained=any(wish.values()))
             question = f"Stop {name}, and start it again from its beginning?"
@@ -195,7 +197,7 @@ def _each(names: Sequence[str], session: Session, act: Callable[[Backend, str, s
     namespace = namespace_of(session, backend)
 
     def act_on(name: str) -> None:
-        with suggesting(name, namespace, backend):
+        with suggest_similar_job(name, namespace, backend):
             act(backend, name, namespace)
 
     act_on_each(session.console, dict.fromkeys(names), act_on)
@@ -236,7 +238,7 @@ def _start(
         slots = max(1, status.request_gpus // len(status.forecast.workers))
         table = view.placement_rows(status.forecast, name, slots=slots)
         console.info(table.rstrip("\n"))
-    elif status.waits and (trouble := view.trouble(status)) is not None:
+    elif status.waits and (trouble := view.why_not_running(status)) is not None:
         console.info(trouble)
         console.info(f"  {goals.Start.ITSELF.capitalize()}.")
     console.notes(outcome.notes)

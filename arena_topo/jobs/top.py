@@ -18,9 +18,9 @@ from arena_topo.cli.arguments import (
     TypeFlag,
 )
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, renew
 from arena_topo.cli.session import Session
-from arena_topo.cli.targets import namespace_of, open_engine, suggesting
+from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.drawing import tables
 from arena_topo.engines import JobStatus, Phase, metrics
 from arena_topo.engines.backend import Backend
@@ -67,11 +67,11 @@ def top_job(
     console = session.console
     backend = open_engine(session, stays=refresh)
     namespace = namespace_of(session, backend)
-    heard = once(console)
+    heard = print_once(console)
 
     def look() -> tuple[SeenJob, ...]:
         if name:
-            with suggesting(name, namespace, backend, kind):
+            with suggest_similar_job(name, namespace, backend, kind):
                 status = backend.job(name, namespace)
             return _job(backend, status, instance, heard)
         if kind is JobKind.OTHER:

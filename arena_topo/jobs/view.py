@@ -97,7 +97,7 @@ def head(status: JobStatus, now: float) -> str:
         ("Namespace", status.namespace),
         ("Priority", status.priority),
         ("Trainer", TRAINER.upper()),
-        ("Duration", duration(lasted(status, now))),
+        ("Duration", duration(job_duration(status, now))),
         ("CreateTime", clock(status.created)),
         ("EndTime", clock(status.finished) if status.finished and status.phase.over else ""),
     ]
@@ -219,7 +219,7 @@ def placement_rows(
     if training:
         lines.append(f"  Training: {training}")
     if forecast.guarantee is not None:
-        lines.append(f"  {guarantee(forecast)}")
+        lines.append(f"  {guarantee_line(forecast)}")
     if binding is not None and binding.why:
         lines.append(f"  Why not a stronger guarantee: {one_line(binding.why)}")
     if forecast.emulated:
@@ -250,9 +250,9 @@ def move(foreseen: Move, name: str) -> str:
     return align(lines)
 
 
-def guarantee(forecast: PlacementForecast) -> str:
+def guarantee_line(forecast: PlacementForecast) -> str:
     """The guarantee of a placement, its mechanism, and whether that is confirmed."""
-    return f"Guarantee: {one_line(estimates.guaranteed(forecast))}"
+    return f"Guarantee: {one_line(estimates.guarantee_sentence(forecast))}"
 
 
 def confirmed(forecast: PlacementForecast | None) -> bool | None:
@@ -280,7 +280,7 @@ def shows_reason(status: JobStatus) -> bool:
     )
 
 
-def trouble(status: JobStatus) -> str | None:
+def why_not_running(status: JobStatus) -> str | None:
     """Why a job does not run, in a line; None for a job that runs or has succeeded."""
     if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
         return None
@@ -288,8 +288,10 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: PlacementForecast) -> str:
-    text = estimates.stated(forecast)
-    among = estimates.relative(rated=forecast.rated, guess=forecast.guess, regime=forecast.regime)
+    text = estimates.estimate_sentence(forecast)
+    among = estimates.proof_scope(
+        rated=forecast.rated, guess=forecast.guess, regime=forecast.regime
+    )
     if forecast.optimal:
         text += f" (proven best{among})"
     elif forecast.optimal is not None and _more_is_possible(forecast):
@@ -321,7 +323,7 @@ def job_value(
         "uuid": status.uid,
         "name": status.name,
         "namespace": status.namespace,
-        "duration": f"{int(lasted(status, now))}s",
+        "duration": f"{int(job_duration(status, now))}s",
         "status": status.phase.value,
         "trainer": TRAINER,
         "tensorboard": status.tensorboard,
@@ -505,7 +507,7 @@ def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobSta
         ("NAME", lambda status: status.name),
         ("STATUS", lambda status: state(status.phase.value)),
         ("TRAINER", lambda _job: TRAINER.upper()),
-        (age, lambda status: duration(lasted(status, now))),
+        (age, lambda status: duration(job_duration(status, now))),
         ("GPU(Requested)", lambda status: str(status.request_gpus)),
         ("GPU(Allocated)", _allocated),
         ("NODE", lambda status: address_of(status.chief) if status.chief else NOTHING),
@@ -529,7 +531,7 @@ def _wide(now: float) -> list[Column[JobStatus]]:
         ("WORKERS", _shape),
         ("NODES", _nodes),
         ("GB/s", _usable),
-        ("REASON", lambda status: "" if trouble(status) is None else status.reason or ""),
+        ("REASON", lambda status: "" if why_not_running(status) is None else status.reason or ""),
     ]
 
 
@@ -591,7 +593,7 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
     return sorted(instances, key=lambda instance: natural(instance.name))
 
 
-def lasted(status: JobStatus, now: float) -> float:
+def job_duration(status: JobStatus, now: float) -> float:
     """Seconds from a job's creation to its end, or to now; 0 where a clock was set back."""
     return max(0.0, (now if status.finished is None else status.finished) - status.created)
 

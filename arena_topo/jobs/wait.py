@@ -90,8 +90,8 @@ class _Watched:
 
     def changed(self, status: JobStatus) -> None:
         """A job has changed; how it ended is printed once, as the result or as the error."""
-        if goals.standing(self.goal, status) is Standing.OPEN or not status.phase.over:
-            self.console.info(progress.news(status))
+        if goals.goal_standing(self.goal, status) is Standing.OPEN or not status.phase.over:
+            self.console.info(progress.phase_sentence(status))
 
     def blind(self, why: str | None) -> None:
         """The server does not answer, and why; None once it answers again."""
@@ -105,7 +105,7 @@ class _Watched:
         if start is not None and name not in self.hinted:
             self.hinted.add(name)
             self.console.info(
-                f"  It waits without GPUs; {goals.starting(start, name, self.namespace)}"
+                f"  It waits without GPUs; {goals.start_phrase(start, name, self.namespace)}"
             )
 
     def ended(self, ending: Ending) -> None:

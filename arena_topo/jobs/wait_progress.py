@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 from arena_topo import layout
 from arena_topo.cli.console import Console
 from arena_topo.cli.interrupt_message import detaching
-from arena_topo.cli.live import live, turning
+from arena_topo.cli.live import live, spinner_frame
 from arena_topo.cli.refresh import Freshness
-from arena_topo.cli.terminal import draws, wrap_columns
+from arena_topo.cli.terminal import may_use_unicode, wrap_columns
 from arena_topo.engines import JobStatus, slots_of
 from arena_topo.engines.backend import Backend
 from arena_topo.escaping import one_line
@@ -57,7 +57,7 @@ class WaitLine:
     def _screen(self, columns: int) -> str:
         since = layout.duration(time.monotonic() - self.begun)
         text = f"{self.name} {self.what} ({since}{self.doubt})"
-        return f"{turn(self.console)} {layout.fold(text, columns - 2)}"
+        return f"{progress_frame(self.console)} {layout.fold(text, columns - 2)}"
 
 
 class WaitProgress(WaitLine):
@@ -106,7 +106,7 @@ def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
             console.info(training_line(done.training))
     if status is None:
         console.warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif not waits and not placed and (trouble := view.trouble(status)) is not None:
+    elif not waits and not placed and (trouble := view.why_not_running(status)) is not None:
         from arena_topo.engines.kubernetes.mpijob import NO_PODS  # noqa: PLC0415 - rarely needed
 
         # Right after a submission that is no trouble.
@@ -160,15 +160,17 @@ def wait_for_end(
 
     def show_progress(status: JobStatus) -> None:
         if not shows or status.phase.over:
-            console.info(progress.news(status))
+            console.info(progress.phase_sentence(status))
         if status.phase.over:
             ended(status)
 
     def screen(columns: int) -> str:
         if latest is None:
-            return f"{turn(console)} {name}"
+            return f"{progress_frame(console)} {name}"
         text = progress.progress_screen(latest, now=console.clock(), width=columns - 2)
-        return "\n".join(filter(None, [f"{turn(console)} {text.rstrip()}", sight.remark()]))
+        return "\n".join(
+            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.remark()])
+        )
 
     hears = goals.Listener(tell=show_progress, seen=seen)
     shown = live(console, console.stderr, screen) if shows else nullcontext()
@@ -176,6 +178,6 @@ def wait_for_end(
         wait_until_over(backend, name, namespace, timeout=timeout, hears=hears)
 
 
-def turn(console: Console) -> str:
+def progress_frame(console: Console) -> str:
     """The current frame of the spinner on stderr."""
-    return turning(unicode=draws(console.stderr))
+    return spinner_frame(unicode=may_use_unicode(console.stderr))

@@ -24,7 +24,7 @@ from arena_topo.manifests import (
     Manifest,
     PlacementForecast,
 )
-from arena_topo.manifests.cause import Cause, decoded, encoded
+from arena_topo.manifests.cause import Cause, decode_cause, encode_cause
 from arena_topo.names import is_subdomain
 from arena_topo.topology import NodeName, published
 from arena_topo.words import ordinal
@@ -65,7 +65,7 @@ def annotated(mpijob: Manifest, forecast: PlacementForecast) -> Manifest:
         key: getattr(forecast, name)
         for key, (name, _) in _RECORDED.items()
         if getattr(forecast, name) != getattr(usual, name)
-    } | (encoded(forecast.cause) if forecast.cause is not None else {})
+    } | (encode_cause(forecast.cause) if forecast.cause is not None else {})
     notes = {FORMAT_ANNOTATION: "v1", STATE: forecast.state}
     if forecast.workers:
         notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)
@@ -172,7 +172,7 @@ def recorded_placement(mpijob: Manifest) -> PlacementForecast | None:
     except (ValueError, TypeError, AttributeError):
         workers = ()
     record = json_object(notes.get(FORECAST))
-    fields: dict[str, Any] = {"cause": decoded(record)}
+    fields: dict[str, Any] = {"cause": decode_cause(record)}
     for key, (name, kind) in _RECORDED.items():
         value: Any = record.get(key)
         if kind is float and type(value) in {int, float} and abs(value) < _MOST:
@@ -216,7 +216,7 @@ def stop_note(mpijob: Mapping[str, Any], cause: Cause, at: str) -> str:
     """The annotation of a gang that the controller stops at a time (RFC 3339), for `last_stop`."""
     before = last_stop(mpijob)
     times = 1 if before is None else before.times + 1
-    record = {"at": at, "times": times, **encoded(cause)}
+    record = {"at": at, "times": times, **encode_cause(cause)}
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -224,7 +224,11 @@ def last_stop(mpijob: Mapping[str, Any]) -> LastStop | None:
     """The last stop of a gang by the controller; None without a valid record."""
     notes = (mpijob.get("metadata") or {}).get("annotations") or {}
     record = json_object(notes.get(STOPPED))
-    at, times, cause = published.parse_time(record.get("at")), record.get("times"), decoded(record)
+    at, times, cause = (
+        published.parse_time(record.get("at")),
+        record.get("times"),
+        decode_cause(record),
+    )
     if at is None or cause is None or type(times) is not int or times < 1:
         return None
     return LastStop(at=at, cause=cause, times=times)

@@ -22,7 +22,7 @@ from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
 from arena_topo.manifests import Binding, Guarantee, Mechanisms
 from arena_topo.manifests.claims import missing_quota_line, uuids_of
-from arena_topo.manifests.versions import ApiVersion, having
+from arena_topo.manifests.versions import ApiVersion, versions_with
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, GPUSet, Node, NodeName, gpu_set
 
@@ -146,9 +146,10 @@ def _claims(case: _Case) -> Binding:
         where = plugin or next(iter(case.placement.nodes))
         raise _Refused(f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
     if not case.api.traits.claims:
+        version = versions_with(lambda traits: traits.claims)[0]
         raise _Refused(
             f"workers of MPIJob {case.api} cannot claim GPUs, and these can only be claimed",
-            f"install an operator that serves MPIJob {having(lambda traits: traits.claims)[0]}",
+            f"install an operator that serves MPIJob {version}",
         )
     if case.device_class is None:
         raise _Refused(

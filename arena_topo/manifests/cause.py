@@ -103,7 +103,7 @@ def in_words(text: str | None) -> Cause | None:
     return None if text is None else because(CauseCode.TEXT, text=text)
 
 
-def encoded(cause: Cause) -> dict[str, Any]:
+def encode_cause(cause: Cause) -> dict[str, Any]:
     """The keys of the recorded forecast that carry a cause: its sentence, and its code with it."""
     record: dict[str, Any] = {"reason": str(cause)}
     if cause.code != CauseCode.TEXT:
@@ -111,7 +111,7 @@ def encoded(cause: Cause) -> dict[str, Any]:
     return record
 
 
-def decoded(record: Mapping[str, Any]) -> Cause | None:
+def decode_cause(record: Mapping[str, Any]) -> Cause | None:
     """The cause in a recorded forecast; None without one.
 
     A code of a newer version is replaced by the sentence that was recorded with it.

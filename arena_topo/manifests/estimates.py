@@ -31,7 +31,7 @@ _ASSUMED = " for an assumed network"
 """What a proof is relative to if it rests on the assumed rate of a network."""
 
 
-def relative(*, rated: bool, guess: bool, regime: str | None) -> str:
+def proof_scope(*, rated: bool, guess: bool, regime: str | None) -> str:
     """What the proof of a placement is relative to, as it follows `proven best`; often nothing.
 
     `rated`: placements over networks of unknown rate were left out. `guess`: the bandwidth is a
@@ -52,7 +52,7 @@ def range_text(low: float, high: float) -> str:
     return "measured" if low == high else f"{gbps_text(low)} to {gbps_text(high)}"
 
 
-def spoken(gbps: float, low: float | None, high: float | None) -> str:
+def bandwidth_text(gbps: float, low: float | None, high: float | None) -> str:
     """A bandwidth and its range: `5.66 GB/s (3.2 to 10)`; the range only if there is one."""
     between = "" if low is None or high is None else range_text(low, high)
     return f"{gbps_text(gbps)} GB/s" + (f" ({between})" if between else "")
@@ -62,14 +62,14 @@ def estimate_text(estimate: Estimate, mark: str = "") -> str:
     """An estimate: `5.66 GB/s (3.2 to 10)`, then the mark, who measured it, `a guess`."""
     guess = ", a guess" if estimate.guess else ""
     by = f", {one_line(estimate.measured)}" if estimate.measured else ""
-    return spoken(estimate.point, estimate.low, estimate.high) + mark + by + guess
+    return bandwidth_text(estimate.point, estimate.low, estimate.high) + mark + by + guess
 
 
 def recorded_estimate(forecast: PlacementForecast) -> str:
     """The recorded estimate of a job's pods; empty without a bandwidth."""
     if forecast.usable is None:
         return ""
-    return spoken(forecast.usable, forecast.low, forecast.high)
+    return bandwidth_text(forecast.usable, forecast.low, forecast.high)
 
 
 def planned_and_worst(forecast: PlacementForecast) -> str:
@@ -92,7 +92,7 @@ SHARED = "if the workers of a node shared one pod"
 """The condition of the bandwidth that the same GPUs would give to one host."""
 
 
-def stated(forecast: PlacementForecast) -> str:
+def estimate_sentence(forecast: PlacementForecast) -> str:
     """The recorded estimate of a job's pods, and its bottleneck or why it is the worst.
 
     It is `5.66 GB/s (3.2 to 10), limited by TCP between the pods of one node`, or `planned 76.8
@@ -218,7 +218,7 @@ _UNCONFIRMED = {
 """The doubt about each binding whose mechanism could not be tested on the cluster."""
 
 
-def guaranteed(forecast: PlacementForecast) -> str:
+def guarantee_sentence(forecast: PlacementForecast) -> str:
     """The guarantee of a placement, its mechanism, and what that means for the workers."""
     binding = str(forecast.binding)
     by = enforced_by(binding)

@@ -12,7 +12,7 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast
 from arena_topo.manifests.annotations import parse_map, placement_map
 from arena_topo.solver import Placement, Request, band
-from arena_topo.solver.door import Solver, valued
+from arena_topo.solver.door import Solver, revalue
 from arena_topo.topology import Cluster, NodeName
 
 
@@ -20,7 +20,7 @@ def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -
     """The placement with estimates for its pods, which some bindings make separate hosts."""
     shared = len(placement.nodes) < len(placement.assignments)
     if shared and binding.separate is placement.joined and cluster is not None:
-        return valued(placement, cluster, joined=not binding.separate)
+        return revalue(placement, cluster, joined=not binding.separate)
     return placement
 
 

@@ -123,7 +123,7 @@ def waiting(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None) 
     return _patch(stored, suspended=True, to=unpinned, forecast=_without("waiting", cause))
 
 
-def heading(stored: Mapping[str, Any], note: str) -> Patch:
+def recording_reservation(stored: Mapping[str, Any], note: str) -> Patch:
     """Write what a gang that waits reserves as the head of the queue, as of `reservation_note`."""
     return _patch(stored, suspended=True, notes={HEAD_RESERVATION: note})
 
@@ -207,12 +207,12 @@ def forgetting(stored: Mapping[str, Any], notes: Iterable[str]) -> Patch:
     return _patch(stored, notes=dict.fromkeys(sorted(notes)))
 
 
-def going(stored: Mapping[str, Any]) -> Patch:
+def resuming_unplaced(stored: Mapping[str, Any]) -> Patch:
     """Resume a job that is not placed by arena-topo."""
     return _patch(stored, suspended=True, suspend=False)
 
 
-def stopping(stored: Mapping[str, Any]) -> Patch:
+def suspending_unplaced(stored: Mapping[str, Any]) -> Patch:
     """Suspend a job that is not placed by arena-topo, without other changes."""
     spec = stored["spec"]
     policy = spec.get("runPolicy")

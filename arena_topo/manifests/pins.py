@@ -109,7 +109,7 @@ def _pinned(
     hcas: tuple[str, ...] = (),
 ) -> Manifest:
     """`with_pins`, and `with_gates` if there is no placement yet; `text` is its map."""
-    bare = unplaced(mpijob)
+    bare = without_pins(mpijob)
     pinned = deepcopy(bare)
     template = worker_template(pinned)
     pod, container = template["spec"], _container(template)
@@ -160,7 +160,7 @@ def _pinned(
     return pinned
 
 
-def unplaced(mpijob: Manifest) -> Manifest:
+def without_pins(mpijob: Manifest) -> Manifest:
     """The MPIJob without our pins: the argument of `with_pins` or `with_gates`.
 
     Also for an object that was read from a server. An MPIJob without pins is returned unchanged.
@@ -244,7 +244,7 @@ def worker_patch(
     return {"metadata": {**uid, "annotations": notes}, "spec": changed}
 
 
-def visible(
+def visible_gpus(
     workers: Iterable[tuple[int, str, tuple[int, ...]]], *, shared: bool
 ) -> tuple[tuple[int, ...], ...]:
     """The GPUs that each worker sees, by worker; `workers` are as `parse_map` returns them.
@@ -266,7 +266,7 @@ def visible(
     return tuple(visible_to(node, gpus) for _index, node, gpus in ordered)
 
 
-def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
+def dropped_pins(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
     """The fields of the workers whose pins a server has dropped.
 
     CRDs prune unknown fields; that of MPIJob v1alpha1 prunes `schedulingGates`, and without a gate

@@ -42,7 +42,7 @@ from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
 from arena_topo.manifests.pins import avoiding_reserved, with_pins
 from arena_topo.manifests.serialize import manifests_yaml
 from arena_topo.manifests.templates import render_template, template_objects
-from arena_topo.manifests.versions import ApiVersion, having
+from arena_topo.manifests.versions import ApiVersion, versions_with
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
 from arena_topo.topology.nics import RDMA_DEVICE
@@ -163,7 +163,7 @@ def check_expressible(job: MPIJob, api: ApiVersion) -> None:
         serves = attrgetter(trait)
         if is_asked and not serves(api.traits):
             raise InvalidJob(
-                f"{flag} needs MPIJob {' or '.join(reversed(having(serves)))}",
+                f"{flag} needs MPIJob {' or '.join(reversed(versions_with(serves)))}",
                 why=f"MPIJob {api} has no field for it, or its operator no way to do it",
                 hint="leave it out, or install an operator that serves another version",
                 flag=flag,

@@ -127,7 +127,7 @@ BEST = next(iter(ApiVersion))
 """The version to write without a cluster."""
 
 
-def having(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
+def versions_with(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
     """The versions that have a trait, best first."""
     return tuple(version for version in ApiVersion if trait(version.traits))
 

@@ -241,7 +241,7 @@ def _verdict(comparison: NcclComparison, unplanned: str) -> Iterator[str]:
         summary = counted(len(plan.workers), "worker")
         rate = plan.forecast
         if rate.usable is not None:
-            summary += f", {estimates.spoken(rate.usable, rate.low, rate.high)} forecast"
+            summary += f", {estimates.bandwidth_text(rate.usable, rate.low, rate.high)} forecast"
         yield f"As planned: {summary}"
     elif not log.transports:
         unplaced = log.report.unplaced

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from arena_topo.engines import occupancy, unheard
+from arena_topo.engines import ignore_message, occupancy
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
@@ -38,7 +38,7 @@ def read_overview(
     alone: bool = False,
     fabric: FabricFile | None = None,
     metrics: bool = False,
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> Overview:
     """Look at the nodes of an engine, or of dumps, with these names and this mode.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from arena_topo import layout
 from arena_topo.cli.arguments import FabricFlag, Output, OutputFlag, option
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, renew
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import network_of_option, open_engine
 from arena_topo.drawing import tables
@@ -103,7 +103,7 @@ def top_node(
             sight, options, backend, named=bool(names), brief=moving, now=now, width=width
         )
 
-    warn_once = once(console)
+    warn_once = print_once(console)
     first = look()
     console.notes(first.occupancy.cluster.notes)
     if output_format is Output.WIDE and not options.frag and first.occupancy.cluster.emulated:

@@ -164,7 +164,7 @@ class Situation:
 
         None stands for GPUs that are not free, and of none of these jobs.
         """
-        wanted = taken(seats, gpus)
+        wanted = gpus_by_node(seats, gpus)
         for node in self.cluster.nodes:
             if node.name not in wanted:
                 continue
@@ -180,7 +180,7 @@ class Situation:
                 yield None, count(others)
 
 
-def taken(seats: Seats, gpus: int) -> Mapping[NodeName, tuple[GPUSet, int]]:
+def gpus_by_node(seats: Seats, gpus: int) -> Mapping[NodeName, tuple[GPUSet, int]]:
     """The GPUs of seats by node, and the number of those without indexes, at `gpus` per seat."""
     named: dict[NodeName, list[int]] = defaultdict(list)
     unnamed: dict[NodeName, int] = defaultdict(int)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from arena_topo.queueing import Situation, Waiting
-from arena_topo.solver import Placement, Request, band, edge
+from arena_topo.solver import Placement, Request, band, band_edge
 from arena_topo.solver.door import Solver
 
 WORTHWHILE = 1 / 3
@@ -61,7 +61,7 @@ def nodes_text(placement: Placement) -> str:
     return "one node" if nodes == 1 else f"{nodes} nodes"
 
 
-def worthwhile(
+def least_bandwidth(
     request: Request, emptied: Solver, *, share: float = WORTHWHILE
 ) -> tuple[float, Placement | None]:
     """The least GB/s with which a gang should start, and its best placement; 0 if any will do."""
@@ -70,7 +70,7 @@ def worthwhile(
         best = _promised(request, best)
     if best is None or best.bandwidth is None or best.bandwidth.guess:
         return 0.0, best
-    return edge(band(best.bandwidth.point)) * share, best
+    return band_edge(band(best.bandwidth.point)) * share, best
 
 
 def _promised(request: Request, placement: Placement) -> Placement:
@@ -79,11 +79,11 @@ def _promised(request: Request, placement: Placement) -> Placement:
     return placement if worst is None else replace(placement, bandwidth=worst)
 
 
-def patient(gang: Waiting, situation: Situation, *, share: float = WORTHWHILE) -> Request:
+def patient_request(gang: Waiting, situation: Situation, *, share: float = WORTHWHILE) -> Request:
     """The request of a gang, with the least bandwidth for which it waits now."""
     if situation.now >= gang.until:
         return gang.request
-    least, _best = worthwhile(gang.request, situation.solver, share=share)
+    least, _best = least_bandwidth(gang.request, situation.solver, share=share)
     return replace(gang.request, min_bandwidth=max(least, gang.request.min_bandwidth))
 
 
@@ -96,7 +96,7 @@ def waits_for(
     share: float = WORTHWHILE,
 ) -> PatientWait | None:
     """The wait of a gang that would be worth it in place of an offer, until a time; else None."""
-    least, best = worthwhile(request, emptied, share=share)
+    least, best = least_bandwidth(request, emptied, share=share)
     offer = _promised(request, offer)
     rate = offer.bandwidth
     if best is None or rate is None or rate.guess or rate.point >= least:

@@ -22,10 +22,10 @@ from arena_topo.queueing import (
     Running,
     Situation,
     Waiting,
+    gpus_by_node,
     seats_of_placement,
-    taken,
 )
-from arena_topo.queueing.patience import WORTHWHILE, patient
+from arena_topo.queueing.patience import WORTHWHILE, patient_request
 from arena_topo.solver import Placement, Request, Seats
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, natural
 
@@ -84,7 +84,7 @@ class QueueHead:
     def changed(self) -> bool:
         """Whether these are other GPUs than it reserved last."""
         last = self.gang.last
-        return last is None or taken(last[0], 1) != taken(self.seats, 1)
+        return last is None or gpus_by_node(last[0], 1) != gpus_by_node(self.seats, 1)
 
     def delayed_by(self, rank: Rank, timeout: float | None, now: float) -> bool:
         """Whether a gang of this rank and time limit that starts now might delay the head."""
@@ -125,7 +125,7 @@ def reserved_placement(gang: Waiting, situation: Situation, rule: QueueRule) -> 
 
     The last one is kept while it is possible and not clearly worse than the cheapest.
     """
-    request = patient(gang, situation, share=rule.worthwhile)
+    request = patient_request(gang, situation, share=rule.worthwhile)
     whole = situation.solver.find(request)
     if whole is None or rule.price is None:
         return whole
@@ -141,7 +141,7 @@ def reserved_placement(gang: Waiting, situation: Situation, rule: QueueRule) -> 
     if last is None:
         return new
     price = partial(_price_while_waiting, gang.since, rule.price)
-    before, after = (missing(placement, situation, price) for placement in (last, new))
+    before, after = (price_of_missing(placement, situation, price) for placement in (last, new))
     return new if before > CLEARLY_WORSE * after else last
 
 
@@ -157,7 +157,7 @@ def _price_while_waiting(since: float, price: Price, job: Running, now: float) -
     return price(job, now)
 
 
-def missing(placement: Placement, situation: Situation, price: Price) -> float:
+def price_of_missing(placement: Placement, situation: Situation, price: Price) -> float:
     """The price of the GPUs of a placement that others have now."""
     used = situation.overlapping(seats_of_placement(placement), placement.gpus)
     return sum(price(use.job, situation.now) * gpus for use, gpus in used if use is not None)
@@ -286,7 +286,7 @@ def left_for(
     waits for the next start of the head stays reserved.
     """
     request = head.gang.request
-    reserved = taken(head.seats, head.placement.gpus)
+    reserved = gpus_by_node(head.seats, head.placement.gpus)
 
     def less(node: Node) -> Node:
         if node.name not in reserved and not (head.strict and node.free):

@@ -354,14 +354,14 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
         if head is not None and snapshot is not None and planning.fit(job, cluster) is not None:
             look.fit = Fit(
                 verdict=Fits.PLACEABLE,
-                why=planning.reservation(request, left),
+                why=planning.describe_reserved(request, left),
                 nearest=refused.nearest,
                 behind=head.gang.key,
                 opening=None if head.starts is None else head.starts - snapshot.now,
             )
             return look
         look.fit, look.refusals = _refused(refused), refused.refusals
-        look.reserved = planning.reservation(request, left)
+        look.reserved = planning.describe_reserved(request, left)
         if refused.refusals:
             _relevant(look, _holders(facts, snapshot), request, left)
         first = look.turn is not None and look.turn.whole and look.turn.place == 1
@@ -508,7 +508,7 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
     except Unplaceable as refused:
         behind = next((node.reserved.job for node in cluster.nodes if node.reserved), None)
         if behind is not None and Solver(cluster.unreserved()).find(request) is not None:
-            why = planning.reservation(request, cluster)
+            why = planning.describe_reserved(request, cluster)
             starts = None if head is None else head.starts
             look.fit = Fit(
                 verdict=Fits.PLACEABLE,
@@ -519,7 +519,7 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
             )
             return look
         look.fit, look.refusals = _refused(refused), refused.refusals
-        look.reserved = planning.reservation(request, cluster)
+        look.reserved = planning.describe_reserved(request, cluster)
         if refused.refusals:
             running = (status for status in everybody if status.phase is Phase.RUNNING)
             holders = (_running_holder(status, now) for status in running if status.allocated_gpus)

@@ -719,12 +719,12 @@ def _worth(status: JobStatus) -> Iterator[str]:
         return
     if forecast.usable is not None:
         best = ", no placement had more at its start" if forecast.optimal else ""
-        yield f"bus bandwidth {estimates.stated(forecast)}{best}"
+        yield f"bus bandwidth {estimates.estimate_sentence(forecast)}{best}"
         yield estimates.in_one_pod(forecast) or ""
     if (trained := recorded_training(status)) is not None:
         yield f"training of {trained.text}"
     if forecast.guarantee is not None:
-        yield f"guarantee {estimates.guaranteed(forecast)}"
+        yield f"guarantee {estimates.guarantee_sentence(forecast)}"
 
 
 def _starting(case: Case) -> Words | None:

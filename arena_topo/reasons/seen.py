@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from arena_topo.engines import Event, JobStatus, unheard
+from arena_topo.engines import Event, JobStatus, ignore_message
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.engine_choice import privileged
 from arena_topo.errors import AccessDenied
@@ -36,7 +36,7 @@ class SeenJob(msgspec.Struct, frozen=True, kw_only=True):
         return repr(self.status).replace("JobStatus", "SeenJob", 1)
 
 
-def look(
+def read_job(
     backend: Backend,
     name: str,
     namespace: str,
@@ -45,7 +45,7 @@ def look(
     metrics: bool = False,
     events: bool = False,
     explain: bool = False,
-    tell: Callable[[str], None] = unheard,
+    tell: Callable[[str], None] = ignore_message,
 ) -> SeenJob:
     """Read a job, with the parts that are requested.
 
@@ -88,7 +88,7 @@ def _differences(backend: Backend, status: JobStatus) -> Sequence[Difference]:
 
 
 def measured(
-    backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = unheard
+    backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = ignore_message
 ) -> tuple[GpuSample, ...]:
     """The load of the GPUs of a job's pods; `tell` gets the reason if it is not known.
 

@@ -293,10 +293,10 @@ def band(value: float) -> float:
     if value <= 0 or math.isinf(value):
         return value if value > 0 else -math.inf
     near = math.floor(math.log(value, BAND))
-    return max(number for number in (near - 1, near, near + 1) if edge(number) <= value)
+    return max(number for number in (near - 1, near, near + 1) if band_edge(number) <= value)
 
 
-def edge(band: float) -> float:
+def band_edge(band: float) -> float:
     """The lower edge of a band in GB/s."""
     return BAND**band if math.isfinite(band) else band
 

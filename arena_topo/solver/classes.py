@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Reason, Request, band, edge
+from arena_topo.solver import Reason, Request, band, band_edge
 from arena_topo.solver.fragmentation import PackingCost, packing_cost, spreading_cost
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.index import Domain, GroupOf, GroupOfNodes, Index
@@ -180,7 +180,7 @@ class NodeClass:
         """The floor of the fastest sets of this class, whether they can be promised or not."""
         floor, size = self._floor(floor), workers * floor.terms.gpus
         fastest = self.loads.best(self.free, size, floor.terms)
-        floor = floor._replace(bandwidth=edge(band(fastest)), inside=0.0)
+        floor = floor._replace(bandwidth=band_edge(band(fastest)), inside=0.0)
         return floor._replace(inside=self.loads.most_inside(self.free, size, floor))
 
     def _shortfall(self, workers: int, floor: Floor) -> int:
@@ -676,7 +676,7 @@ def model_and_resource(node: Node, *, mixed: bool) -> ModelAndResource:
 
 def room(request: Request, node: Node, *, free: int | None = None) -> int:
     """The number of workers that fit on the node now, or with `free` GPUs; bandwidth aside."""
-    if refused(request, node) is not None:
+    if refusal_reason(request, node) is not None:
         return 0
     workers = (node.free_count if free is None else free) // request.gpus
     if request.per_node is not None:
@@ -698,12 +698,12 @@ def _resources(node: Node, *, idle: bool) -> tuple[float | None, int | None]:
     return (node.all_cpu, node.all_memory) if idle else (node.cpu, node.memory)
 
 
-def withheld(request: Request, node: Node) -> bool:
+def is_withheld(request: Request, node: Node) -> bool:
     """Whether the node would take more workers now if no GPUs of it were reserved."""
     return node.reserved is not None and room(request, node.unreserved) > room(request, node)
 
 
-def refused(request: Request, node: Node) -> Reason | None:
+def refusal_reason(request: Request, node: Node) -> Reason | None:
     """Why the node takes no worker of this job even with all GPUs free; None if it may take one."""
     gpus, reason = len(node.machine.gpus), None
     if node.name in request.excluded:

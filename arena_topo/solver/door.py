@@ -22,7 +22,7 @@ from arena_topo.solver import (
     baselines,
     search,
 )
-from arena_topo.solver.classes import groups_for, refused, room, withheld
+from arena_topo.solver.classes import groups_for, is_withheld, refusal_reason, room
 from arena_topo.solver.explain import explain_refusal
 from arena_topo.solver.fragmentation import proximity
 from arena_topo.solver.index import Index
@@ -39,7 +39,7 @@ __all__ = [
     "network_is_measured",
     "place",
     "proximity",
-    "valued",
+    "revalue",
 ]
 
 
@@ -203,10 +203,10 @@ class Solver:
 
     def hindrance(self, request: Request, node: Node, workers: int) -> Reason | None:
         """Why a node does not take so many workers now; None if it does."""
-        reason = refused(request, node)
+        reason = refusal_reason(request, node)
         if reason is not None or room(request, node) >= workers:
             return reason
-        if withheld(request, node):
+        if is_withheld(request, node):
             return Reason.RESERVED
         return Reason.BUSY if node.free_count < workers * request.gpus else Reason.RESOURCES
 
@@ -253,11 +253,11 @@ class Solver:
 
     def usable(self, request: Request) -> list[Node]:
         """The nodes that a gang may use, once enough of their GPUs are free."""
-        return [node for node in self._nodes if refused(request, node) is None]
+        return [node for node in self._nodes if refusal_reason(request, node) is None]
 
     def withheld(self, request: Request) -> list[Node]:
         """The nodes that would take more workers of a gang now if nothing were reserved."""
-        return [node for node in self._nodes if withheld(request, node)]
+        return [node for node in self._nodes if is_withheld(request, node)]
 
     def capable(self, request: Request, answer: NodeChoice) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
@@ -344,7 +344,7 @@ def place(request: Request, cluster: Cluster) -> Placement:
     return Solver(cluster).place(request)
 
 
-def valued(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
+def revalue(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
     """The same placement with its estimates if pods of a node are `joined`, or not."""
     return Solver(cluster).valued(placement, joined=joined)
 

@@ -27,7 +27,7 @@ from arena_topo.solver import (
     in_cents,
     once_empty,
 )
-from arena_topo.solver.classes import NodeGroups, groups_for, refused, room, withheld
+from arena_topo.solver.classes import NodeGroups, groups_for, is_withheld, refusal_reason, room
 from arena_topo.solver.index import Index
 from arena_topo.solver.loads import AMONG, Hosts
 from arena_topo.solver.release import Freeing
@@ -132,8 +132,8 @@ class _Changes:
         """Why nodes take no worker, or not enough of them, counted by reason."""
         counts: dict[tuple[Reason, tuple[str, ...]], tuple[int, Node]] = {}
         for group, node in enumerate(self.pool.nodes):
-            reason = refused(self.request, node)
-            if reason is None and withheld(self.request, node):
+            reason = refusal_reason(self.request, node)
+            if reason is None and is_withheld(self.request, node):
                 reason = Reason.RESERVED
             elif reason is None and room(self.request, node):
                 reason = self._scarce
@@ -269,7 +269,7 @@ class _Changes:
         shares = {
             math.floor(round(free / (share * self.each) / unit, 6))
             for node in self.pool.nodes
-            if (free := getattr(node, flag)) and not refused(request, node)
+            if (free := getattr(node, flag)) and not refusal_reason(request, node)
             for share in range(1, min(request.workers, node.free_count // request.gpus) + 1)
         }
         units = sorted((share for share in shares if 0 < share * unit < requested), reverse=True)

@@ -24,7 +24,7 @@ from arena_topo.solver.classes import (
     NodeGroups,
     class_of,
     model_and_resource,
-    refused,
+    refusal_reason,
     room,
 )
 from arena_topo.solver.domains import NodeLoad
@@ -103,7 +103,7 @@ class Freeing:
         None if GPUs are reserved that the gang could use: what is freed is for another gang first.
         """
         nodes = self.index.cluster.nodes
-        if any(node.reserved and refused(self.request, node) is None for node in nodes):
+        if any(node.reserved and refusal_reason(self.request, node) is None for node in nodes):
             return None
         for costs, shown, clause in (
             (self._losses, self._gpus, self._released),
@@ -187,7 +187,7 @@ class Freeing:
         """The costs of the loads of a node that is, or is in, a part of the gang."""
 
         def table(node: Node, state: NodeClass) -> ReleaseCosts:
-            if refused(self.request, node) is not None and costs != self._emptied:
+            if refusal_reason(self.request, node) is not None and costs != self._emptied:
                 return {}
             inside = way._replace(terms=_of_node(way, state))
             own = costs(node, inside)

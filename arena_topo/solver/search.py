@@ -22,8 +22,8 @@ from arena_topo.solver import (
     Proof,
     Request,
     band,
+    band_edge,
     distances,
-    edge,
 )
 from arena_topo.solver.classes import (
     Candidates,
@@ -364,7 +364,7 @@ class Search:
             if single is not None and -single.worth.band >= step:
                 same_band = [speed for speed in speeds if band(speed) == -single.worth.band]
                 return replace(single, bound=max([single.bound, *same_band]))
-            floor = max(edge(step), least)
+            floor = max(band_edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
                 fast = [way for way in ways if way.level == level and way.network >= floor]
                 answer = self._at(fast, floor, known=known)
@@ -505,7 +505,7 @@ class Search:
         if not large:
             return None
         bandwidth = max(nodes.best(workers, terms) for _, nodes in large)
-        least = max(edge(band(bandwidth)), request.min_bandwidth)
+        least = max(band_edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=terms._replace(joined=True))
         inside = max(nodes.most_inside(workers, floor) for _, nodes in large)
         floor = floor._replace(inside=inside)
@@ -616,7 +616,7 @@ def _planned_edge(request: Request, index: Index, answer: NodeChoice) -> float:
     if answer.level is not None:
         network = index.network(request, terms.hosts, answer.level)
     fastest = min(nodes.fastest(workers, terms) for nodes, workers in loads)
-    return edge(band(min(network, fastest)))
+    return band_edge(band(min(network, fastest)))
 
 
 def _pods(answer: NodeChoice, at: int, workers: int, planned: float) -> Sequence[tuple[int, ...]]:

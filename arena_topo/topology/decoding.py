@@ -35,7 +35,7 @@ def decoding_error(error: Exception) -> tuple[str, str]:
     return place.rpartition("$")[2].rstrip("`").removeprefix("."), reason
 
 
-def tried(attempt: Callable[[], _Decoded], refuse: Refuse, path: str = "") -> _Decoded:
+def decode_or_refuse(attempt: Callable[[], _Decoded], refuse: Refuse, path: str = "") -> _Decoded:
     """The decoded value; an error of msgspec is raised by `refuse`, below this path."""
     try:
         return attempt()

@@ -36,7 +36,7 @@ from arena_topo.topology import (
     gpu_set,
     published,
 )
-from arena_topo.topology.decoding import Refuse, check_length, tried
+from arena_topo.topology.decoding import Refuse, check_length, decode_or_refuse
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import (
     ACK_NAMESPACE,
@@ -97,7 +97,7 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
     `name` is the machine's name if it has none, `model` the GPUs' model if they have none.
     """
-    parsed = tried(lambda: msgspec.convert(document, _Machine), _refuse)
+    parsed = decode_or_refuse(lambda: msgspec.convert(document, _Machine), _refuse)
     for at, gpu in enumerate(parsed.gpus):
         if gpu.index not in {None, at}:
             _refuse(f"gpus[{at}].index", f"is {gpu.index}, not {at}")
@@ -161,7 +161,7 @@ def parse_measured(
 ) -> tuple[tuple[GPUSet, float], ...]:
     """The measured bandwidths of sets of GPUs; `table` has GB/s by lists such as `0,1`."""
     bandwidths: dict[GPUSet, float] = {}
-    rates = tried(lambda: msgspec.convert(table, dict[str, Rate]), refuse, path)
+    rates = decode_or_refuse(lambda: msgspec.convert(table, dict[str, Rate]), refuse, path)
     for key, rate in rates.items():
         place = f"{path}[{key!r}]"
         if not re.fullmatch(r"[0-9]{1,4}(?:\s*,\s*[0-9]{1,4})+", key):
@@ -263,7 +263,9 @@ def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
     return Allocations(observed_at=at, gpus={pod: gpu_set(gpus) for pod, gpus in pods.items()})
 
 
-def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> dict[str, Any]:
+def update_config_map(
+    document: Mapping[str, Any], machine: Machine, healthy: GPUSet
+) -> dict[str, Any]:
     """A node's ConfigMap with the links of this machine; all other keys are unchanged.
 
     GPUs that the ConfigMap reports as unhealthy stay so: the caller has not checked their health.
@@ -312,7 +314,9 @@ class _ConfigMap:
         name = f"{self.metadata.get('namespace', ACK_NAMESPACE)}/{self.metadata.get('name', '?')}"
         self.name = f"configmap {name}"
         data = document.get("data")
-        self.data = tried(lambda: msgspec.convert(data, dict[str, str]), self.refuse, "data")
+        self.data = decode_or_refuse(
+            lambda: msgspec.convert(data, dict[str, str]), self.refuse, "data"
+        )
 
     def refuse(self, path: str, reason: str) -> NoReturn:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
@@ -323,7 +327,9 @@ class _ConfigMap:
         empty = text in {"", "null", "[]", "{}"}
         if empty:
             return None
-        return tried(lambda: msgspec.json.decode(text, type=kind), self.refuse, f"data.{key}")
+        return decode_or_refuse(
+            lambda: msgspec.json.decode(text, type=kind), self.refuse, f"data.{key}"
+        )
 
     def node(self) -> str:
         label, written = self.mapping("labels").get(NODE_LABEL), self.data.get("nodeName")

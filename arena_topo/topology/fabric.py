@@ -54,7 +54,7 @@ from arena_topo.topology import (
     Tier,
     gpu_set,
 )
-from arena_topo.topology.decoding import Refuse, check_length, tried
+from arena_topo.topology.decoding import Refuse, check_length, decode_or_refuse
 from arena_topo.topology.documents import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
@@ -185,7 +185,7 @@ def parse_fabric(data: Any, *, where: str, lines: Mapping[str, int] | None = Non
         if not fits(text):
             refuse(path, f"{text[:_SHOWN]!r} is not {expected}")
 
-    file = tried(lambda: msgspec.convert(data, _File), refuse)
+    file = decode_or_refuse(lambda: msgspec.convert(data, _File), refuse)
     if file.levels is None and (file.beyond is not None or not (file.nics or file.software)):
         refuse("levels", "is missing")
     rates = [("beyondGBps", file.beyond)]

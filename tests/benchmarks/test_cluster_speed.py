@@ -212,7 +212,7 @@ class World:
             job = asked(NAMELESS, nodes, PER_NODE)
             body = self.plan(NAMELESS, nodes, PER_NODE, self.names[:nodes])
             form = patches.as_suspended(
-                pins.unplaced(body),
+                pins.without_pins(body),
                 PlacementForecast(state="waiting", cause=in_words("it has not been looked at yet")),
                 at=None,
                 request=request_annotation(job),

@@ -59,7 +59,7 @@ from arena_topo.engines.kubernetes.transport import (
     Rest,
     Unopened,
 )
-from arena_topo.engines.rollback_time import undisturbed
+from arena_topo.engines.rollback_time import delay_alarm
 from arena_topo.errors import (
     GONE,
     GOOD,
@@ -192,7 +192,7 @@ class Connection:
         """
         before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + seconds)
         try:
-            with undisturbed(seconds):
+            with delay_alarm(seconds):
                 yield
         finally:
             self._deadline = before

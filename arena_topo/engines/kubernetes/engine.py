@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arena_topo.clusters import objects, selectors
-from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
+from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, ignore_message
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import arena_config_map, deletion, part
@@ -117,7 +117,7 @@ class KubernetesBackend(Jobs):
         """The namespace of -n, else of the context, else `default`."""
         return self._options.namespace or self.api.access.namespace or "default"
 
-    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+    def owner(self, *, tell: Callable[[str], None] = ignore_message) -> str:
         """The user's name according to the API server, else, with a note, the kubeconfig.
 
         AccessDenied if the server does not know the user.
@@ -277,7 +277,7 @@ class KubernetesBackend(Jobs):
         instance: str,
         request: AttachRequest,
         *,
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> int:
         """Run a command in a container of a pod, on this process's streams; its exit code."""
         from arena_topo.engines.kubernetes import podexec  # noqa: PLC0415  its own command
@@ -289,7 +289,7 @@ class KubernetesBackend(Jobs):
         namespace: str | None = None,
         *,
         pods: Collection[str] = (),
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> tuple[GpuSample, ...]:
         """The load of the GPUs according to a Prometheus; empty without one, see `tell`."""
         from arena_topo.engines.kubernetes import prometheus  # noqa: PLC0415  only to measure
@@ -339,7 +339,7 @@ class KubernetesBackend(Jobs):
 
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
-                wanted = selectors.every(wanted, selectors.either(label, names))
+                wanted = selectors.all_selectors(wanted, selectors.any_value(label, names))
             path = f"/api/v1{space}/pods"
             labelled, revision = self.api.listed(path, labelSelector=wanted)
             lists.append(WatchedList(path, {"labelSelector": wanted}, revision))

@@ -429,7 +429,7 @@ class Queue(Writer):
         seen = self.create(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise bad_answer(seen, "its workers are not as they were sent")
-        return (*(() if is_suspended(seen) else ("suspend",)), *pins.dropped(mpijob, seen))
+        return (*(() if is_suspended(seen) else ("suspend",)), *pins.dropped_pins(mpijob, seen))
 
     def claims(self, stored: Manifest) -> list[Manifest]:
         """The ResourceClaims that a job owns; empty if they may not be listed."""

@@ -153,7 +153,7 @@ def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publicat
         manifest = published.config_map(machine, machine.everything)
         api.post(_PATH, manifest, **query)
         return Publication(manifest=manifest, outcome="created")
-    manifest = documents.updated(published_now, machine, machine.everything)
+    manifest = documents.update_config_map(published_now, machine, machine.everything)
     if manifest == published_now:
         return Publication(manifest=manifest, outcome="unchanged")
     space = manifest["metadata"].get("namespace", published.ACK_NAMESPACE)

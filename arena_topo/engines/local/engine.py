@@ -28,8 +28,8 @@ from arena_topo.engines import (
     Options,
     Phase,
     Publication,
+    ignore_message,
     log_files,
-    unheard,
 )
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.lines import LogOptions, SourceFilter
@@ -178,7 +178,7 @@ class LocalBackend:
         """The namespace of jobs when the user names none."""
         return self._options.namespace or "default"
 
-    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+    def owner(self, *, tell: Callable[[str], None] = ignore_message) -> str:
         """The name of the user that jobs are submitted for."""
         del tell
         try:
@@ -660,7 +660,7 @@ class LocalBackend:
         instance: str,
         request: AttachRequest,
         *,
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> int:
         """Run a command as a pod would, on this process's streams; its exit code."""
         from arena_topo.engines.local import pod_command  # noqa: PLC0415  its own command
@@ -674,7 +674,7 @@ class LocalBackend:
         namespace: str | None = None,
         *,
         pods: Collection[str] = (),
-        tell: Callable[[str], None] = unheard,
+        tell: Callable[[str], None] = ignore_message,
     ) -> tuple[GpuSample, ...]:
         """None: nvidia-smi shows what the GPUs of this machine do."""
         del namespace, pods

@@ -47,7 +47,7 @@ def attach_process(
     if request.terminal and "TERM" in os.environ:
         # The job may have been submitted from another terminal, or from none.
         environment["TERM"] = os.environ["TERM"]
-    with raw_terminal.kept():
+    with raw_terminal.restore_terminal():
         fed = request.terminal or raw_terminal.offers_input(shell=not request.words)
         return _run(request.command, environment, pods.folder, fed=fed)
 
