@@ -133,6 +133,9 @@ class FakeApi(Store):
     rewrites: Callable[[bytes], bytes] | None = None
     """What becomes of the body of each answer on its way out."""
 
+    counts_quotas = True
+    """Whether the usage of quotas follows each change."""
+
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__()
         self.versions = ["v2beta1"]

@@ -187,3 +187,34 @@ def test_policies_are_looked_at_anew_after_a_minute(world, monkeypatch):
     assert (probes(), probes()) == (1, 0)
     monkeypatch.setattr(jobs, "PROBED", 0.0)
     assert probes() == 1
+
+
+def test_a_quota_that_is_counted_late_delays_a_gang_that_fits_for_seconds(world):
+    """The usage of a quota is not watched, and follows the end of pods."""
+    here = world(2)
+    here.cluster.quota(gpus="4")
+    here.submit("first", workers=4)
+    here.submit("next", workers=4)
+    here.rounds(2)
+    here.later(40)
+    here.rounds(2)
+    here.api.counts_quotas = False
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert not here.runs("next")
+    here.api.counts_quotas = True
+    with here.api.edit("ResourceQuota", "gpu-quota"):
+        pass
+    for _ in range(2):
+        here.later(2)
+        here.rounds()
+    assert here.runs("next")
+    # Nothing else happens: it is looked at more and more seldom.
+    here.submit("last", workers=4)
+    here.rounds(2)
+    here.api.requests.clear()
+    for _ in range(60):
+        here.later(2)
+        here.rounds()
+    assert 4 <= sum("resourcequotas" in line for line in here.api.requests) <= 16

@@ -1215,6 +1215,17 @@ def test_a_job_that_runs_on_a_cordoned_node_is_told_that_it_stays_there(loss: st
     assert (well.code, well.hint) == (Code.RUNNING, "arena-topo logs demo -n team-a -f")
 
 
+def test_what_ended_an_earlier_start_of_a_job_is_past_once_it_was_resumed():
+    for resumed, told in ((450, ["BackoffLimitExceeded", "TaintManagerEviction"]), (501, [])):
+        job = mpijob(CREATED, condition("Suspended", "False", lastTransitionTime=at(resumed)))
+        events = (
+            event("MPIJob/demo", "BackoffLimitExceeded", "Job has reached its limit"),
+            event("Pod/demo-launcher-old", "TaintManagerEviction", "Marking", kind="Normal"),
+        )
+        found = case(job, launcher(**runs()), events=events)
+        assert sorted(event.reason for event in found.events) == told
+
+
 def test_a_job_of_another_queue_is_not_promised_to_be_moved():
     found = on_node(node("a", ready="Unknown"), labels=KUEUE, starts=True)
     assert verdict(found).hint == "arena-topo delete demo -n team-a, and submit it again"

@@ -35,6 +35,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from arena_topo.clusters import quota
 from arena_topo.clusters.records import NodeRecord
 from arena_topo.clusters.rules import pod_over
 from arena_topo.engines import heartbeat
@@ -281,6 +282,7 @@ class Controller:
         *(None, (), {}),
     )
     _before: tuple[object, ...] | None = None
+    _changed_at: float = -math.inf
     _starts: int = 0
     _left: set[tuple[str, str, float | None]] = field(default_factory=set)
     _warned: dict[str, float] = field(default_factory=dict)
@@ -785,6 +787,8 @@ class Controller:
         """Start waiting gangs in their turn, up to the limit of a round."""
         before, self._before = self._before, self._matters(view)
         quiet, older = self._before == before, False
+        if not quiet:
+            self._changed_at = self.clock()
         head = None if quiet else self._head_of(view)
         if head is not None:
             self._guarded("the reservation", lambda: self.starter.keep_reservation(head, view))
@@ -834,12 +838,14 @@ class Controller:
                 self._tell_once(Alert(f"{job.namespace}/{job.name}: {_error_line(never)}"))
                 decision = Decision(job=asked, refused=in_words(_error_line(never)))
             if decision.placement is None:
-                # What keeps a gang that fits, such as its binding, may change unseen.
-                most = REASON_PERIOD if fits else math.inf
+                most = self._unseen() if fits else math.inf
                 if decision.wait is not None:
                     most = min(most, decision.wait.until - view.now)
                 self._refuse(job, most)
                 return self._reasoned(job, decision.refused)
+        if (short := quota.shortfall(job.manifest, self.queue.quotas(job.namespace))) is not None:
+            self._refuse(job, self._unseen())
+            return self._reasoned(job, short)
         if not self._forgiven(job):
             self._again(PERIOD)
             return False
@@ -851,6 +857,14 @@ class Controller:
             self._balks[*job.key, job.created] = self.clock()
             self._again(BALK_PERIOD)
         return True
+
+    def _unseen(self) -> float:
+        """The seconds until a gang that fits and is kept by something unseen is looked at again.
+
+        The usage of a quota and the binding are not watched, and follow other changes within
+        seconds: so the longer ago the last change was, the more seldom.
+        """
+        return min(max(PERIOD, self.clock() - self._changed_at), REASON_PERIOD)
 
     def _forgiven(self, job: QueuedJob) -> bool:
         """Whether no failure of its launcher is counted that the loss of a gang has caused.
@@ -886,8 +900,11 @@ class Controller:
 
         Other gangs have their turn meanwhile, since a round starts only a limited number.
         """
-        at = self._balks.get((*job.key, job.created))
-        return at is not None and self.clock() - at < BALK_PERIOD
+        at = self._balks.get((*job.key, job.created), -math.inf)
+        left = at + BALK_PERIOD - self.clock()
+        if left > 0:
+            self._again(left)
+        return left > 0
 
     def _refuse(self, job: QueuedJob, most: float = math.inf) -> None:
         """Leave a gang alone that cannot start, at most for so many seconds, until things change.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from arena_topo.clusters.queues import is_suspended, queuing, suspender
 from arena_topo.engines import Event, Phase
 from arena_topo.engines.kubernetes.facts import JobFacts, Object
-from arena_topo.engines.kubernetes.mpijob import condition_of
+from arena_topo.engines.kubernetes.mpijob import condition_of, started
 from arena_topo.manifests import FORMAT_ANNOTATION, STATE
 from arena_topo.manifests.annotations import unknown_record
 from arena_topo.manifests.cause import Cause, CauseCode
@@ -158,7 +158,10 @@ class Case:
         self.events: tuple[Event, ...] = ()
         if phase is not Phase.SUCCEEDED:
             events, wanted = facts.events, self.wanted()
-            self.events = current(events, self.pods, wanted=wanted, now=self.now, over=self.over)
+            since = 0.0 if self.suspended else started(self.mpijob) or 0.0
+            self.events = current(
+                events, self.pods, wanted=wanted, now=self.now, over=self.over, since=since
+            )
 
     @cached_property
     def starts(self) -> bool | None:

@@ -36,6 +36,8 @@ _RECENT = 300.0
 """Seconds that an event stays current if no state can confirm it."""
 
 _DISRUPTED = frozenset({"Preempted", "TaintManagerEviction"})
+_ENDS = _DISRUPTED | {"BackoffLimitExceeded"}
+"""Reasons for the end of a start: past once the job was resumed."""
 _BEFORE_START = frozenset(
     {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount", "NetworkNotReady", "Pulling"}
 )
@@ -43,15 +45,24 @@ _BEFORE_START = frozenset(
 
 
 def current(
-    events: Iterable[Object], pods: Iterable[Object], *, wanted: int, now: float, over: bool
+    events: Iterable[Object],
+    pods: Iterable[Object],
+    *,
+    wanted: int,
+    now: float,
+    over: bool,
+    since: float = 0.0,
 ) -> tuple[Event, ...]:
     """The current events, oldest first; the newest of each object and reason.
 
-    `wanted` is the number of workers of the job, `over` whether it has ended, `now` Unix seconds.
+    `wanted` is the number of workers of the job, `over` whether it has ended, `since` when it was
+    last resumed, `now` the time, both in Unix seconds.
     """
     by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
     newest: dict[tuple[str, str, str], Object] = {}
     for event in sorted(events, key=when):
+        if event.get("reason") in _ENDS and when(event) < since:
+            continue
         about = subject(event)
         newest[str(about.get("kind")), str(about.get("name")), str(event.get("reason"))] = event
 

@@ -311,6 +311,27 @@ def test_a_cordon_leaves_a_gang_and_what_ends_its_workers_takes_it_back_once(clu
     assert node["cordoned"] not in {one for name in LOSSES for one in cluster.bound(name).values()}
 
 
+def test_a_gang_starts_soon_after_one_whose_quota_it_needs(cluster: Real):
+    """The usage of a quota follows the end of pods, and is not watched."""
+    cluster.machines(2)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus"},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+    }
+    cluster.called("POST", cluster.live.path("resourcequotas"), quota)
+    assert cluster.arena(*words("first", 1, 8)).code == 0
+    cluster.until(lambda: cluster.exact("first"), "the quota is in use")
+    assert cluster.arena(*words("next", 1, 8)).code == 0
+    with cluster.controller() as log:
+        at_work(cluster, log)
+        time.sleep(12)
+        [launcher] = [name for name in cluster.pods() if "-launcher-" in name]
+        cluster.tell(launcher, "exit", "1")
+        cluster.until(lambda: cluster.exact("next"), log.read_text, 20)
+
+
 def test_a_launcher_on_a_silent_machine_is_no_failure_of_the_gang_that_starts_again(cluster: Real):
     """Its Job counts the launcher as failed once the pod is removed, and allows no failure."""
     cluster.machines(2)
