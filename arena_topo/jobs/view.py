@@ -127,7 +127,7 @@ def _instances(status: JobStatus, now: float, width: int | None) -> str:
     ]
     instances, indent = in_order(status.instances), "  "
     room = None if width is None else width - len(indent)
-    columns = fitting(columns, instances, room, ("IS_CHIEF", "AGE"))
+    columns = fitting(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
     return align(["Instances:", *tabulated(columns, instances, indent=indent)])
 
 
