@@ -582,6 +582,11 @@ def test_why_tells_how_long_the_jobs_that_are_waited_for_may_still_run(run):
     assert code == 0
     assert re.search(r"^Start: in [45]m at the latest, once jobs", out, re.MULTILINE)
     assert re.search(r"^ +default/first +8 +\w+ +[45]m +dgx-1-v100-0$", out, re.MULTILINE)
+    assert "\nReserved for it: 16 GPUs; 8 are still in use\n" in out
+    asked = ("--gpus=8", "--gang", "--backend=local", "--emulate=dgx-1-v100:2")
+    code, _, err = run("plan", "mpi", *asked)
+    assert code == 3
+    assert re.search(r"  try:  with a --running-timeout shorter than [34]m it may start fi", err)
 
 
 def test_reserved_gpus_read_the_same_in_plan_submit_and_why_on_this_machine(engine):

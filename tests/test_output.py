@@ -578,6 +578,10 @@ def test_on_a_narrow_terminal_the_least_important_columns_of_a_list_are_left_out
         assert tuple(lines[0].split()[:3]) == first
     whole = view.jobs_table(jobs, now=CREATED + 130)
     assert view.jobs_table(jobs, now=CREATED + 130, width=200) == whole
+    one = view.job_text(RUNNING, now=CREATED + 130, width=64)
+    assert "IS_CHIEF" not in one
+    assert max(map(len, one.splitlines())) <= 64
+    assert "IS_CHIEF" in view.job_text(RUNNING, now=CREATED + 130)
     wide = view.jobs_table(jobs, now=CREATED + 130, wide=True, width=80).splitlines()[0]
     assert wide.split()[-4:] == ["WORKERS", "NODES", "GB/s", "REASON"]
     assert "TRAINER" not in wide

@@ -417,6 +417,8 @@ def test_gpus_that_are_only_reserved_are_not_called_in_use(
     )
     machine = show("topology", "show", "node-1", "--ascii")
     assert "2 of the GPUs marked free? are reserved; not known which" in machine
+    value = json.loads(show("topology", "show", "node-1", "-o=json"))
+    assert (value["free"], value["opaque"], value["reservedGPUs"]) == (None, 0, 2)
     detail = show("top", "node", "-d", "node-1")
     assert "in use" not in detail
     assert "  2 of the unknown GPUs are reserved; it is not reported which.\n" in detail

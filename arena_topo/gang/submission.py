@@ -66,11 +66,11 @@ _AGAIN = 3.0
 class Submitted:
     """The result of `submit`: the plan, the names of the created objects, the status of the job.
 
-    `status` is None if the job was created but cannot be read; `unread` is the reason. `found` are
-    the objects of an existing job with the same request: nothing was created; `resumed`: that job
-    was started now. `starter` says what will start a waiting job, `nearest` which change would have
-    let it start now. `notes` are remarks on the submission, `advice` names what would give the pods
-    more bandwidth, `training` is what the placement means for the training that the job names.
+    `status` is None if the job was created but cannot be read; `unread` is the reason. `existing`
+    are the objects of an existing job with the same request: nothing was created; `resumed`: that
+    job was started now. `starter` says what will start a waiting job, `nearest` which change would
+    have let it start now. `notes` are remarks on the submission, `advice` names what would give the
+    pods more bandwidth, `training` is what the placement means for the training that the job names.
     `wait` is what a patient gang waits for, or would have waited for.
     """
 
@@ -78,7 +78,7 @@ class Submitted:
     created: tuple[str, ...]
     status: JobStatus | None
     unread: str | None = None
-    found: tuple[Manifest, ...] = ()
+    existing: tuple[Manifest, ...] = ()
     resumed: bool = False
     starter: str | None = None
     nearest: str | None = None
@@ -156,7 +156,7 @@ def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
         resumed = outcome.resumed
         if not resumed:
             watcher.tell(f"{name} has to wait: {outcome.decision.refused}")
-    return _submitted(site, same.plan, (), found=same.objects, resumed=resumed)
+    return _submitted(site, same.plan, (), existing=same.objects, resumed=resumed)
 
 
 def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:

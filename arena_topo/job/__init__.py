@@ -776,7 +776,8 @@ def asks_for_placement(values: Mapping[str, Any]) -> bool:
     return any(
         name in flags
         and "--gputopology" in flags[name].needs
-        and value not in {None, MPIJob.__dataclass_fields__[name].default}
+        and value is not None
+        and value != MPIJob.__dataclass_fields__[name].default
         for name, value in values.items()
     )
 

@@ -118,7 +118,12 @@ class _Shown:
     def screen(self, seen: SeenJob, now: float, width: int | None) -> str:
         """The job for people; `now` is Unix seconds."""
         text = view.job_text(
-            seen.status, now=now, gpus=self.wanted.gpus, samples=seen.samples, events=seen.events
+            seen.status,
+            now=now,
+            gpus=self.wanted.gpus,
+            samples=seen.samples,
+            events=seen.events,
+            width=width,
         )
         return "\n".join([text, *reasons.below(seen, width=width)])
 

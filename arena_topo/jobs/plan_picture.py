@@ -189,7 +189,7 @@ def _notes(proposal: Proposal, forecast: PlacementForecast, valued: Valuation) -
         yield f"{EMULATED}."
 
 
-# ---------------------------------------------------------------- one of them
+# ---------------------------------------------------------------- a placement
 
 
 def _panels(sides: Sequence[_Side], cluster: Cluster) -> list[Sheet]:

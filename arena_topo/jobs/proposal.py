@@ -207,7 +207,7 @@ def propose(
         plan, wait = render_decision(decision, site), decision.wait
     except Unplaceable as error:
         refused = error
-        helps = planning.backfill(job, queue, site) if asked.gputopology and not on else None
+        helps = None if on else planning.backfill(job, queue, site)
         if helps is not None:
             advice, error.hint = (helps,), "; or ".join(filter(None, (error.nearest, helps)))
     if on:

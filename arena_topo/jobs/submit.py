@@ -219,7 +219,7 @@ class _Order:
                 announce=announce,
             )
         with detaching(self.console, self.backend, job.name, self.namespace, exists=lambda: True):
-            if done.found:
+            if done.existing:
                 self._tell_unchanged(job, done)
             else:
                 self._tell(job, done)
@@ -232,7 +232,7 @@ class _Order:
                 job.name,
                 self.namespace,
                 timeout=self._left(),
-                done=None if done.found else done,
+                done=None if done.existing else done,
                 ended=self._ended,
             )
 
@@ -304,7 +304,7 @@ class _Order:
                 f"{view.RESOURCE}/{job.name} {'resumed' if submitted.resumed else 'unchanged'}\n"
             )
         elif not self._prints_end:
-            self.console.write(_printed(submitted.found, self.how.output_format))
+            self.console.write(_printed(submitted.existing, self.how.output_format))
         change = "it was resumed" if submitted.resumed else "nothing was changed"
         self.console.info(f"Job {job.name} exists already with the same request; {change}")
         self.session.names.created(self.backend, self.namespace, job)

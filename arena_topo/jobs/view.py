@@ -49,12 +49,14 @@ def job_text(
     gpus: bool = False,
     samples: Sequence[GpuSample] = (),
     events: Sequence[Event] | None = None,
+    width: int | None = None,
 ) -> str:
     """One job in arena's wide layout, with its placement after its instances.
 
-    With `gpus` also the load of its GPUs, from `samples`.
+    With `gpus` also the load of its GPUs, from `samples`. On a terminal of `width` columns the
+    least important columns of the instances are left out if they do not fit.
     """
-    blocks = [head(status, now), _instances(status, now)]
+    blocks = [head(status, now), _instances(status, now, width)]
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
         trained = _trained(status)
@@ -114,7 +116,7 @@ def head(status: JobStatus, now: float) -> str:
     return align(f"{label}:\t{cell_text(value)}" for label, value in fields)
 
 
-def _instances(status: JobStatus, now: float) -> str:
+def _instances(status: JobStatus, now: float, width: int | None) -> str:
     columns: list[Column[Instance]] = [
         ("NAME", lambda instance: instance.name),
         ("STATUS", lambda instance: state(instance.status)),
@@ -123,7 +125,10 @@ def _instances(status: JobStatus, now: float) -> str:
         ("GPU(Requested)", lambda instance: str(instance.gpus)),
         ("NODE", lambda instance: place_of(instance, instance.node)),
     ]
-    return align(["Instances:", *tabulated(columns, in_order(status.instances), indent="  ")])
+    instances, indent = in_order(status.instances), "  "
+    room = None if width is None else width - len(indent)
+    columns = fitting(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
+    return align(["Instances:", *tabulated(columns, instances, indent=indent)])
 
 
 def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:

@@ -43,7 +43,7 @@ def network_json(cluster: Cluster) -> dict[str, Any]:
                 "gpus": len(node.machine.gpus),
                 "free": free_gpus(node),
                 "reservedGPUs": node.reserved_count,
-                "opaque": node.unattributed,
+                "opaque": node.unreserved.unattributed,
                 "unavailable": node.unavailable or node.shared,
                 "reserved": node.dedicated,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
@@ -59,10 +59,10 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
     """A node for JSON: its machine, and its free GPUs.
 
     `free`, `inUse` and `unhealthy` are indexes of GPUs, `unhealthyCount` counts all unhealthy ones,
-    and `reservedGPUs` those that are free but for the gangs that they wait for; `free` is null if
-    `opaque` GPUs are in use or unhealthy and their indexes are not known. As in `network_json`, a
-    node that takes no pods has no free GPUs. `busBandwidth` is present if sets of GPUs were
-    measured: GB/s of each set.
+    and `reservedGPUs` those that are free but for the gangs that they wait for; `opaque` GPUs are
+    in use or unhealthy and their indexes are not known. `free` is null with such GPUs, or if it is
+    not known which are reserved. As in `network_json`, a node that takes no pods has no free GPUs.
+    `busBandwidth` is present if sets of GPUs were measured: GB/s of each set.
     """
     machine = node.machine
     healthy = node.healthy
@@ -78,7 +78,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         "freeCount": free_gpus(node),
         "reservedGPUs": node.reserved_count,
         "inUse": [*members(GPUSet(healthy & ~node.unreserved.free))],
-        "opaque": node.unattributed,
+        "opaque": node.unreserved.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
         "unhealthyCount": node.unhealthy_count,
         "unavailable": node.unavailable or node.shared,

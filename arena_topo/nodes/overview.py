@@ -78,12 +78,12 @@ def with_reserved(state: Occupancy, backend: Backend) -> Occupancy:
 
 def _reserved_as(left: Cluster, state: Occupancy) -> Occupancy:
     """The nodes and the cluster with the reservations of another reading of the cluster."""
-    kept = {node.name: node for node in left.nodes if node.reserved is not None}
+    reserved = {node.name: node for node in left.nodes if node.reserved is not None}
     nodes = (
-        replace(node, node=kept[node.node.name]) if node.node.name in kept else node
+        replace(node, node=reserved[node.node.name]) if node.node.name in reserved else node
         for node in state.nodes
     )
-    cluster = tuple(kept.get(node.name, node) for node in state.cluster.nodes)
+    cluster = tuple(reserved.get(node.name, node) for node in state.cluster.nodes)
     return replace(state, nodes=tuple(nodes), cluster=replace(state.cluster, nodes=cluster))
 
 

@@ -104,10 +104,10 @@ def nodes_table(
         lines += [] if named else [_RULE, *_totals(statuses, "GPUs In Cluster:")]
     elif modes != {Mode.NORMAL}:
         lines += [_RULE, *_totals(statuses, of)]
-    return layout.align(lines) + ("" if now is None else _kept_idle(statuses, now))
+    return layout.align(lines) + ("" if now is None else _idle_reserved(statuses, now))
 
 
-def _kept_idle(statuses: Iterable[NodeStatus], now: float) -> str:
+def _idle_reserved(statuses: Iterable[NodeStatus], now: float) -> str:
     """The line about GPUs that are idle, and reserved for gangs; empty without any.
 
     A GPU may have become idle after it was reserved.
@@ -118,11 +118,11 @@ def _kept_idle(statuses: Iterable[NodeStatus], now: float) -> str:
             if gpus:
                 idle.setdefault(reservation.job, []).append((gpus, reservation.since))
     parts = []
-    for job, held in idle.items():
-        hours = sum(gpus * max(0.0, now - (since or now)) / 3600 for gpus, since in held)
-        known = all(since is not None for _, since in held)
+    for job, entries in idle.items():
+        hours = sum(gpus * max(0.0, now - (since or now)) / 3600 for gpus, since in entries)
+        known = all(since is not None for _, since in entries)
         cost = f", at most {hours:.1f} GPU-hours so far" if known else ""
-        parts.append(f"{counted(sum(gpus for gpus, _ in held), 'GPU')} for {job}{cost}")
+        parts.append(f"{counted(sum(gpus for gpus, _ in entries), 'GPU')} for {job}{cost}")
     return f"Reserved and idle: {'; '.join(parts)}\n" if parts else ""
 
 
@@ -374,7 +374,7 @@ def nodes_value(
             value["resource"] = node.resource
             value |= {"hiddenGPUs": node.unreserved.in_use_unknown, "emulated": emulated}
             value["reservedGPUs"] = status.reserved
-            times = [held.since for held, idle in node.reservations() if idle]
+            times = [entry.since for entry, idle in node.reservations() if idle]
             known = [since for since in times if since is not None]
             value["reservedSince"] = min(known) if known and None not in times else None
         classes[_KEYS[status.mode]].append(value)

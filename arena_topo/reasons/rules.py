@@ -2,7 +2,7 @@
 
 The rows of `RULES` are tried from the most specific cause to the least; the first that applies is
 the verdict. A row detects its cause, mostly from the reasons of pods, nodes and events
-(`Case.told`), and has texts with fields. Its sections:
+(`Case.messages_of`), and has texts with fields. Its sections:
 
     ended      how the job ended, or what broke it
     suspended  who suspends it: Kueue, kube-queue, another manager, its user
