@@ -55,7 +55,7 @@ class Constants:
 
 
 FITTED = Constants(
-    nvlink=Factor(value=0.96, low=0.905, high=1.02, rows=26),
+    nvlink=Factor(value=0.96, low=0.905, high=1.02, rows=27),
     volta=Factor(value=1.08, low=0.939, high=1.23, rows=3),
     mesh=Factor(value=0.854, low=0.695, high=0.96, rows=1),
     tree=Factor(value=0.819, low=0.743, high=1.0, rows=3),

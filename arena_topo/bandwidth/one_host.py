@@ -271,7 +271,11 @@ def _computed(
             # A domain of several machines has rows of its own, all of Blackwell.
             several = size > count(gpus) and model.architecture is Architecture.BLACKWELL
             share = constants.domain if several else reduced
-            return _of_form(parts, Regime.NVLS, form, share, constants)
+            reducing = _of_form(parts, Regime.NVLS, form, share, constants)
+            if model.nvls or algorithm is Algorithm.NVLS:
+                return reducing
+            ring = _of_form(parts, Regime.SWITCH, lanes * facts.lane_rate, facts.ring, constants)
+            return replace(ring, high=reducing.high)
         if algorithm is not Algorithm.NVLS:
             share = constants.tcpx if plugged else facts.ring
             return _of_form(parts, Regime.SWITCH, form, share, constants)

@@ -20,6 +20,10 @@ contains its proof, a refusal its reasons as values. Other packages import from 
     baselines       schedulers that only count, for comparison
 
 This module has the request and the answers.
+
+Rules with one home each: the rate of a network level, and what bounds an unknown one, in
+`valuation`; NVLink domains in `valuation.nvlink_domain`; nearness in `loads.Loads.nearness`. What
+is assumed of an unknown network is in `bandwidth.tcp` for sockets, in `bandwidth.nics` for RDMA.
 """
 
 from __future__ import annotations

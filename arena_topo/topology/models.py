@@ -42,7 +42,9 @@ class Model:
     None if there are none or the number differs between boards. `pcie` is the PCIe generation of
     the GPU. `p2p` is False if the driver never lets two GPUs reach each other over PCIe. `nic` is
     the network bandwidth per GPU (GB/s) of the maker's reference machine. `domain` is the GPUs of
-    its NVLink domain if that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `ids` are PCI
+    its NVLink domain if that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `nvls` is
+    False if the only measured row has rings where other models of its architecture have NVLS
+    (`tests/bandwidth/busbw.tsv`). `ids` are PCI
     device ids, `capability` is the CUDA compute capability if no other model with NVLinks shares
     it.
     """
@@ -55,6 +57,7 @@ class Model:
     p2p: bool = True
     nic: float | None = None
     domain: int | None = None
+    nvls: bool = True
     ids: tuple[str, ...] = ()
     capability: str | None = None
 
@@ -82,7 +85,7 @@ _ROWS = (
     _HOPPER(name="H200", nic=50.0, ids=("2335", "233b")),
     _HOPPER(name="H100", nic=50.0, ids=("2321", "2330", "2331")),
     _HOPPER(name="H800", nic=50.0, ids=("2322", "2324")),
-    _HOPPER(name="H20", nic=50.0, ids=("2329",)),
+    _HOPPER(name="H20", nic=50.0, nvls=False, ids=("2329",)),
     _AMPERE_SXM(name="A100", nic=25.0, ids=("20b0", "20b1", "20b2", "20b5", "20f1")),
     _AMPERE_SXM(name="A800", nic=25.0),
     _AMPERE(name="A30", nvlinks=4, lane_rate=20.0, ids=("20b7",)),
