@@ -191,13 +191,13 @@ def subject(event: Object) -> Object:
 
 def event_of(event: Object) -> Event:
     """An event in the form that is shown."""
-    about = subject(event)
+    fields = kube_object(event)
     return Event(
-        source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        kind=str(event.get("type") or "Normal"),
+        source=f"{fields.involved_object.kind.lower()}/{fields.involved_object.name}",
+        kind=fields.type or "Normal",
         when=when(event),
-        reason=str(event.get("reason") or ""),
-        message=str(event.get("message") or ""),
+        reason=fields.reason,
+        message=fields.message,
     )
 
 
