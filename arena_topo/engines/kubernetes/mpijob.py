@@ -464,8 +464,8 @@ def _phase(
 def _suspension(mpijob: Object) -> Phase:
     """The phase of a job that arena-topo suspends: it waits for GPUs, or for `resume`."""
     forecast = recorded_placement(dict(mpijob))
-    held = forecast is None or forecast.state == "held"
-    return Phase.SUSPENDED if held else Phase.PENDING
+    by_user = forecast is None or forecast.state == "held"
+    return Phase.SUSPENDED if by_user else Phase.PENDING
 
 
 def _requested(
@@ -474,10 +474,10 @@ def _requested(
     instances: tuple[Instance, ...],
     spec: Object,
 ) -> int:
-    if 0 < (asked := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
-        return asked
-    if seen := sum(instance.gpus for instance in instances):
-        return seen
+    if 0 < (annotated := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
+        return annotated
+    if requested := sum(instance.gpus for instance in instances):
+        return requested
     replicas = worker_replicas(mpijob)
     return replicas * _gpus(spec) if isinstance(replicas, int) else 0
 
