@@ -208,7 +208,7 @@ class Sources:
     def seen(
         self,
         record: Iterable[Record | Unread],
-        unread: list[str],
+        unread: Iterable[str],
         reader: observed.ClusterReader | None = None,
     ) -> Cluster:
         """The cluster that these records describe."""
