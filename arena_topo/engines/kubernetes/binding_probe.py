@@ -131,7 +131,7 @@ def _tried(api: Connection, namespace: str, notes: list[str]) -> _Tried:
     except _Refused as refused:
         if refused.no_right:
             return _read(api, namespace, notes, refused)
-        if "arena-topo-" not in refused.reason:
+        if "arena-topo-" not in refused.text:
             notes.append(_unasked(namespace, refused))
             return _Tried()
     # One of our own policies refused it: does the most important one work alone?
@@ -147,13 +147,13 @@ class _Refused(Exception):
 
     def __init__(self, error: ArenaError) -> None:
         why = error.why if isinstance(error, AccessDenied) else error.message
-        self.reason = " ".join((why or error.message).split())
-        super().__init__(self.reason)
+        self.text = " ".join((why or error.message).split())
+        super().__init__(self.text)
 
     @property
     def no_right(self) -> bool:
         """Whether the caller may not create pods at all."""
-        return _NO_RIGHT.search(self.reason) is not None
+        return _NO_RIGHT.search(self.text) is not None
 
 
 def _admitted(api: Connection, namespace: str, labels: Mapping[str, str]) -> Object:
@@ -188,7 +188,7 @@ def _effects(answer: Object) -> _Tried:
 def _unasked(namespace: str, refused: _Refused) -> str:
     return (
         f"whether a policy places workers in namespace {namespace} could not be tried:"
-        f" {refused.reason}"
+        f" {refused.text}"
     )
 
 
