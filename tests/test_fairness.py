@@ -13,6 +13,7 @@ from replacing import replace
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.kubernetes.queued import (
     MOST_TRIES,
+    Clusters,
     QueuedJob,
     Snapshot,
     parse_time,
@@ -67,7 +68,7 @@ def a_job(name: str, workers: int = 2, gpus: int = 4, **more: Any) -> QueuedJob:
 
 def seen(jobs: Sequence[QueuedJob], emptied: Cluster) -> Snapshot:
     """What is in the cluster if all of arena-topo had ended is all that is asked of it here."""
-    return Snapshot(jobs=tuple(jobs), now=NOW, objects=(), see=lambda _: emptied)
+    return Snapshot(jobs=tuple(jobs), now=NOW, clusters=Clusters((), lambda _: emptied))
 
 
 TWO = cluster(node("node-0", HGX), node("node-1", HGX))

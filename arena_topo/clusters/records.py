@@ -743,12 +743,12 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         timeout=time_limit(mpijob),
     )
     placed = reserves(state) and MAP in notes and not idle
-    kept = RESERVED_ANNOTATION in notes and state not in {"", "held"} and not idle
-    if not (placed or kept) or meta.deletion_timestamp is not None or job_over(mpijob):
+    has_reserved = RESERVED_ANNOTATION in notes and state not in {"", "held"} and not idle
+    if not (placed or has_reserved) or meta.deletion_timestamp is not None or job_over(mpijob):
         return bare
     try:
         workers = parse_map(notes[MAP]) if placed else ()
-        reserved = parse_map(notes[RESERVED_ANNOTATION]) if kept else ()
+        reserved = parse_map(notes[RESERVED_ANNOTATION]) if has_reserved else ()
         replicas, each = _size_of(mpijob)
         spec = mapping_at(worker_pod_template(mpijob), "spec") if reserved else {}
         cpu, memory = (pod_request(spec, resource) for resource in ("cpu", "memory"))

@@ -18,6 +18,7 @@ from typing import Any
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.mpijob import pinned_nodes
+from arena_topo.engines.kubernetes.shapes import kube_object
 from arena_topo.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -173,14 +174,14 @@ def _is_about_the_pod(status: int) -> bool:
 
 
 def _effects(answer: Object) -> _Tried:
-    spec = answer.get("spec") or {}
-    notes = (answer.get("metadata") or {}).get("annotations") or {}
-    gated = any(gate.get("name") == GATE for gate in spec.get("schedulingGates") or ())
+    pod = kube_object(answer)
+    spec, notes = pod.spec, pod.metadata.annotations
+    gated = any(gate.name == GATE for gate in spec.scheduling_gates)
     return _Tried(
         admission=not gated and notes.get(GPU_GROUP) == _GROUP and _NODE in pinned_nodes(answer),
-        claims=any(claim.get("resourceClaimName") for claim in spec.get("resourceClaims") or ()),
+        claims=any(claim.resource_claim_name for claim in spec.resource_claims),
         # The API server drops the field if the scheduler does not know gangs.
-        gang=bool((spec.get("schedulingGroup") or {}).get("podGroupName")),
+        gang=bool(spec.scheduling_group.pod_group_name),
     )
 
 
@@ -213,10 +214,9 @@ def _bound(api: Connection, name: str, *, unnamed: str | None = None) -> bool | 
     for version in ("v1", "v1beta1"):
         root = f"{_ADMISSION}/{version}"
         with _forbidden() as denied, contextlib.suppress(NotFound):
-            policy = api.get(f"{root}/mutatingadmissionpolicies/{name}")
+            policy = kube_object(api.get(f"{root}/mutatingadmissionpolicies/{name}"))
             api.get(f"{root}/mutatingadmissionpolicybindings/{name}")
-            labels = policy["metadata"].get("labels") or {}
-            return bool(labels.get(FORMAT_LABEL, unnamed) == MAP_FORMAT)
+            return policy.metadata.labels.get(FORMAT_LABEL, unnamed) == MAP_FORMAT
         if denied:
             return None
     return False
@@ -256,16 +256,16 @@ def allowed(
     `resource` may name a subresource: `pods/log`. Every authenticated user may ask.
     """
     resource, _, sub = resource.partition("/")
-    asked = {"verb": verb, "group": group, "resource": resource}
-    asked |= {"subresource": sub} if sub else {}
-    asked |= {"namespace": namespace} if namespace else {}
+    attributes = {"verb": verb, "group": group, "resource": resource}
+    attributes |= {"subresource": sub} if sub else {}
+    attributes |= {"namespace": namespace} if namespace else {}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
+        "spec": {"resourceAttributes": attributes},
     }
     answer, _ = api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    return (answer.get("status") or {}).get("allowed") is True
+    return kube_object(answer).status.allowed
 
 
 def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, dict[str, str]]:
@@ -276,12 +276,11 @@ def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, 
     if denied:
         notes.append(f"{denied[0]}: DeviceClasses are taken to be called as their drivers are")
         return None, {}
-    specs = {
-        device_class["metadata"]["name"]: device_class.get("spec") or {}
-        for device_class in device_classes
+    extended = {
+        device_class.metadata.name: device_class.spec.extended_resource_name
+        for device_class in map(kube_object, device_classes)
     }
-    extended = {name: str(spec.get("extendedResourceName") or "") for name, spec in specs.items()}
-    return {name: name for name in specs}, {
+    return {name: name for name in extended}, {
         name: resource for name, resource in extended.items() if resource
     }
 

@@ -304,7 +304,7 @@ class Connection:
             page = parsed(data, *pages)
             if page is None or not page.kind.endswith("List"):
                 return None
-            items = [kept for item in page.items or () if (kept := reduced(item)) is not None]
+            items = [obj for item in page.items or () if (obj := reduced(item)) is not None]
             return {"items": items, "metadata": page.metadata}
 
         return self._whole(path, query, decode)
@@ -313,23 +313,25 @@ class Connection:
         self, path: str, query: Mapping[str, str], decode: _ReadPage
     ) -> tuple[list[Any], str]:
         for limit in (PAGE, PAGE, 0):
-            asked = {**query, "limit": str(limit)} if limit else dict(query)
+            parameters = {**query, "limit": str(limit)} if limit else dict(query)
             items: list[Any] = []
             try:
                 for _ in range(PAGES):
-                    page = self._page(path, asked, decode)
+                    page = self._page(path, parameters, decode)
                     items += page["items"]
                     meta = page.get("metadata") or {}
                     token = meta.get("continue")
                     if not token:
                         return items, str(meta.get("resourceVersion") or "")
-                    if not isinstance(token, str) or token == asked.get("continue"):
+                    if not isinstance(token, str) or token == parameters.get("continue"):
                         break
                     # The token includes the revision; the server rejects a request with both.
-                    asked = {
-                        key: parameter for key, parameter in asked.items() if key not in _REVISION
+                    parameters = {
+                        key: parameter
+                        for key, parameter in parameters.items()
+                        if key not in _REVISION
                     }
-                    asked["continue"] = token
+                    parameters["continue"] = token
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
@@ -365,7 +367,7 @@ class Connection:
         longer has the revision: list again. ClusterError without a status if the connection breaks.
         """
         seconds = max(1, math.ceil(min(timeout, self.left)))
-        asked = {
+        parameters = {
             **query,
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -375,7 +377,7 @@ class Connection:
         line: list[bytes] = []
         size = 0
         for piece in self.streamed(
-            path, asked, silence=None, whole=seconds + _GRACE, opened=opened
+            path, parameters, silence=None, whole=seconds + _GRACE, opened=opened
         ):
             end, *begun = piece.split(b"\n")
             line.append(end)

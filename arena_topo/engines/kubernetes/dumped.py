@@ -12,7 +12,13 @@ from functools import cached_property
 from arena_topo.clusters import dump
 from arena_topo.clusters.observed import ClusterReader
 from arena_topo.clusters.records import PodRecord, Record, StatusOf, Unread
-from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, priority_values, queued
+from arena_topo.engines.kubernetes.queued import (
+    Clusters,
+    QueuedJob,
+    Snapshot,
+    priority_values,
+    queued,
+)
 from arena_topo.engines.kubernetes.shapes import object_error
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Manifest
@@ -61,8 +67,7 @@ class DumpedQueue:
         return Snapshot(
             jobs=self.jobs,
             now=max((self._written, *self._times())),
-            objects=self.records,
-            see=lambda records: self._reader.read(records).cluster,
+            clusters=Clusters(self.records, lambda records: self._reader.read(records).cluster),
         )
 
     def _times(self) -> Iterator[float]:

@@ -165,11 +165,11 @@ class KubernetesBackend(Jobs):
         if viewed is None:
             error.hint = _VIEWED
             raise error
-        seen = view.decode(viewed, now=self.api.now(), source=self.sources.name)
+        cluster = view.decode(viewed, now=self.api.now(), source=self.sources.name)
         if self._options.fabric is None:
-            return seen
+            return cluster
         unused = f"{self._options.fabric.where} is not used: the controller says what joins nodes"
-        return replace(seen, notes=(*seen.notes, unused))
+        return replace(cluster, notes=(*cluster.notes, unused))
 
     def nodes(self) -> Occupancy:
         """All nodes with the pods on their GPUs, and the cluster as in `cluster`.

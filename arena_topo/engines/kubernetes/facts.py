@@ -343,10 +343,10 @@ def _given(
         for node, indexes in (places[device] for device in claim.devices if device in places):
             gpus.setdefault(node, set()).update(members(indexes))
         givens += [
-            Given(who=f"{status.namespace}/{user}", node=node, gpus=tuple(sorted(held)))
+            Given(who=f"{status.namespace}/{user}", node=node, gpus=tuple(sorted(indexes)))
             for user in dict.fromkeys(claim.users)
             if user in pods
-            for node, held in gpus.items()
+            for node, indexes in gpus.items()
         ]
     return givens
 
@@ -365,13 +365,14 @@ def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[
     for config_map in maps:
         node = kube_object(config_map).metadata.labels.get(published.NODE_LABEL, "")
         try:
-            held = documents.allocations(config_map)
+            allocations = documents.allocations(config_map)
         except UnreadableTopology:
             continue
-        if held is None or node not in wanted:
+        if allocations is None or node not in wanted:
             continue
-        times[node] = held.observed_at
+        times[node] = allocations.observed_at
         givens += [
-            Given(who=who, node=node, gpus=tuple(members(gpus))) for who, gpus in held.gpus.items()
+            Given(who=who, node=node, gpus=tuple(members(gpus)))
+            for who, gpus in allocations.gpus.items()
         ]
     return givens, times

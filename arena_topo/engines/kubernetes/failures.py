@@ -32,7 +32,7 @@ from arena_topo.errors import (
 )
 from arena_topo.escaping import MAX_MESSAGE_CHARACTERS, brief
 
-_said = logging.getLogger(REQUESTS)
+_requests = logging.getLogger(REQUESTS)
 
 _WHY = 200
 """Characters of a cause; for a peer that does not speak HTTP it is its first line."""
@@ -52,10 +52,12 @@ def maybe_written(error: BaseException) -> bool:
 
 def cause(error: BaseException) -> str:
     """The innermost reason, truncated (it may be a server's text), without names of objects."""
-    seen: BaseException = error
-    while (inner := seen.__cause__ or seen.__context__) is not None:
-        seen = inner
-    return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen), _WHY)
+    innermost: BaseException = error
+    while (inner := innermost.__cause__ or innermost.__context__) is not None:
+        innermost = inner
+    return brief(
+        (innermost.strerror if isinstance(innermost, OSError) else None) or str(innermost), _WHY
+    )
 
 
 _ELSEWHERE = (
@@ -200,7 +202,7 @@ def refusal_error(
     whole = str(status_object.get("message") or "")
     message = brief(whole) or None
     if len(whole) > MAX_MESSAGE_CHARACTERS:
-        _said.debug("the API server says: %s", whole)
+        _requests.debug("the API server says: %s", whole)
     target = API_PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:

@@ -194,13 +194,13 @@ def subject(event: Object) -> Object:
 
 def event_of(event: Object) -> Event:
     """An event in the form that is shown."""
-    about = subject(event)
+    fields = kube_object(event)
     return Event(
-        source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        kind=str(event.get("type") or "Normal"),
+        source=f"{fields.involved_object.kind.lower()}/{fields.involved_object.name}",
+        kind=fields.type or "Normal",
         when=when(event),
-        reason=str(event.get("reason") or ""),
-        message=str(event.get("message") or ""),
+        reason=fields.reason,
+        message=fields.message,
     )
 
 
@@ -467,8 +467,8 @@ def _phase(
 def _suspension(mpijob: Object) -> Phase:
     """The phase of a job that arena-topo suspends: it waits for GPUs, or for `resume`."""
     forecast = recorded_placement(dict(mpijob))
-    held = forecast is None or forecast.state == "held"
-    return Phase.SUSPENDED if held else Phase.PENDING
+    by_user = forecast is None or forecast.state == "held"
+    return Phase.SUSPENDED if by_user else Phase.PENDING
 
 
 def _requested(
@@ -477,10 +477,10 @@ def _requested(
     instances: tuple[Instance, ...],
     spec: Object,
 ) -> int:
-    if 0 < (asked := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
-        return asked
-    if seen := sum(instance.gpus for instance in instances):
-        return seen
+    if 0 < (annotated := parse_count(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
+        return annotated
+    if requested := sum(instance.gpus for instance in instances):
+        return requested
     replicas = worker_replicas(mpijob)
     return replicas * _gpus(spec) if isinstance(replicas, int) else 0
 

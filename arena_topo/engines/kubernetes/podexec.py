@@ -443,7 +443,7 @@ def _ready(
         wanted[descriptor] = wanted.get(descriptor, 0) | select.POLLIN
     for descriptor, events in wanted.items():
         poll.register(descriptor, events)
-    seen = dict(poll.poll(math.ceil(seconds * 1000)))
+    ready = dict(poll.poll(math.ceil(seconds * 1000)))
 
     def which(files: Sequence[Any], event: int) -> list[Any]:
         """Those with this event, or with an error or an end, which no file asks for."""
@@ -451,7 +451,7 @@ def _ready(
         return [
             file
             for file in files
-            if seen.get(file if isinstance(file, int) else file.fileno(), 0) & (event | others)
+            if ready.get(file if isinstance(file, int) else file.fileno(), 0) & (event | others)
         ]
 
     return which(reads, select.POLLIN), which(writes, select.POLLOUT)

@@ -168,8 +168,8 @@ class Prometheus:
                 foreign = foreign or _Source(api=self._api, path=path, doubt=doubt)
         return foreign
 
-    def _vector(self, api: Connection, path: str, asked: str) -> list[Any]:
-        response, data = api.answer("GET", path, {"query": asked}, patience=PROMETHEUS_TIMEOUT)
+    def _vector(self, api: Connection, path: str, query: str) -> list[Any]:
+        response, data = api.answer("GET", path, {"query": query}, patience=PROMETHEUS_TIMEOUT)
         if response.status >= REDIRECT:
             if api is self._api:
                 raise refusal_error("GET", path, response.status, response.reason, data)
@@ -240,11 +240,11 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
         parts = readings.setdefault((gpu, *_holder(labels)), {}).setdefault(labels["__name__"], {})
         parts[part] = max(parts.get(part, 0.0), value)
         named[gpu] = min(named.get(gpu, labels), labels, key=_rank)
-    held = {gpu for gpu, _, pod in readings if pod}
+    in_pods = {gpu for gpu, _, pod in readings if pod}
     shown: dict[tuple[str, int, str, str], GpuSample] = {}
     for (who, space, pod), values in readings.items():
         # Not every exporter knows the pod of a GPU: a sample with a pod replaces one without.
-        if (not pod and who in held) or (namespace is not None and space not in {"", namespace}):
+        if (not pod and who in in_pods) or (namespace is not None and space not in {"", namespace}):
             continue
         node, index = _place(named[who])
         uuid = who if isinstance(who, str) else ""

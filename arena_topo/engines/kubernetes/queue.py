@@ -42,6 +42,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
 )
 from arena_topo.engines.kubernetes.queued import (
+    Clusters,
     QueuedJob,
     Snapshot,
     failed,
@@ -199,20 +200,24 @@ class Queue(Writer):
             else:
                 collected.append((source, answer))
         objects, unread = joined(collected)
-        made = Snapshot(
+        return Snapshot(
             jobs=tuple([job.queued for job in jobs or () if job.queued is not None]),
             failed=tuple([job.failed for job in jobs or () if job.failed is not None]),
             now=self.now(),
-            objects=tuple(objects),
-            see=self._looks(unread),
+            clusters=self._clusters_of(tuple(objects), tuple(unread)),
             unread=tuple(unread),
             everything=jobs is not None,
         )
+
+    def _clusters_of(
+        self, objects: tuple[Record | Unread, ...], unread: tuple[str, ...]
+    ) -> Clusters:
+        """The clusters of these objects: those of the last snapshot if it had the same."""
         last = None if self._last is None else self._last[1]
-        if last is not None and (last.unread, last.objects) == (made.unread, made.objects):
-            # The same objects make the same clusters, which are cached.
-            return replace(made, objects=last.objects, see=last.see)
-        return made
+        if last is not None and (last.unread, last.objects) == (unread, objects):
+            return last.clusters
+        reader = self._reader = self._reader or self._jobs.sources.reader()
+        return Clusters(objects, lambda some: self._jobs.sources.seen(some, unread, reader))
 
     def _as_read(self, jobs: Iterable[Object | Record | Unread]) -> list[_ReadJob]:
         """The jobs as the queue sees them, each worked out once for the same object."""
@@ -222,24 +227,6 @@ class Queue(Writer):
         read = [known[1].get(id(job)) or _ReadJob.of(job, priorities) for job in jobs]
         self._known = priorities, {id(job.given): job for job in read}
         return read
-
-    def _looks(self, unread: list[str]) -> Callable[[Iterable[Record | Unread]], Cluster]:
-        """The function that makes clusters of the objects of one snapshot, with a cache.
-
-        A controller needs one for every job, and most are alike.
-        """
-        known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
-        reader = self._reader = self._reader or self._jobs.sources.reader()
-
-        def see(objects: Iterable[Record | Unread]) -> Cluster:
-            chosen = tuple(objects)
-            key = tuple(map(id, chosen))
-            if key not in known:
-                # The objects are stored too, so that their ids are never used again.
-                known[key] = self._jobs.sources.seen(chosen, unread, reader), chosen
-            return known[key][0]
-
-        return see
 
     def gangs(self, jobs: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], list[Object]]:
         """The pods that these MPIJobs control, by namespace and name of the job.

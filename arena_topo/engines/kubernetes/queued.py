@@ -86,13 +86,37 @@ class QueuedJob:
         return own and not (self.stopped or self.incomplete)
 
 
+class Clusters:
+    """The cluster of some records, and the clusters without some of them.
+
+    Each is made once: a controller needs one for every job, and most are alike.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record | Unread],
+        make: Callable[[Iterable[Record | Unread]], Cluster],
+    ) -> None:
+        self.records = tuple(records)
+        self._make = make
+        self._made: dict[frozenset[int], Cluster] = {}
+
+    def without(self, positions: Iterable[int]) -> Cluster:
+        """The cluster without the records at these positions."""
+        omitted = frozenset(positions)
+        if omitted not in self._made:
+            rest = (entry for at, entry in enumerate(self.records) if at not in omitted)
+            self._made[omitted] = self._make(rest)
+        return self._made[omitted]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """All unfinished jobs of arena-topo, and the objects that decide what is free.
 
     `failed` are those of its jobs that have failed with their launcher.
-    `now` is the server's time (Unix seconds). `objects` are records of the cluster's objects, and
-    `see` makes a Cluster of records; `unread` are notes on lists that could not be read.
+    `now` is the server's time (Unix seconds). `clusters` are made of records of the cluster's
+    objects; `unread` are notes on lists that could not be read.
     `everything` is False if the jobs of other namespaces could not be listed: then no placement may
     be recorded.
     """
@@ -100,8 +124,7 @@ class Snapshot:
     jobs: tuple[QueuedJob, ...]
     failed: tuple[QueuedJob, ...] = ()
     now: float
-    objects: tuple[Record | Unread, ...]
-    see: Callable[[Iterable[Record | Unread]], Cluster]
+    clusters: Clusters
     unread: tuple[str, ...] = ()
     everything: bool = True
 
@@ -111,17 +134,18 @@ class Snapshot:
         With `pods` False also without their pods and what these claim.
         """
         if pods and self._recorded.isdisjoint(without):
-            return self._whole
-        return self.see(
-            manifest
-            for manifest in self.objects
-            if not (isinstance(manifest, JobRecord) and manifest.key in without)
-            and (pods or not _is_used_by(manifest, without))
+            return self.clusters.without(())
+        return self.clusters.without(
+            at
+            for at, entry in enumerate(self.objects)
+            if (isinstance(entry, JobRecord) and entry.key in without)
+            or (not pods and _is_used_by(entry, without))
         )
 
-    @cached_property
-    def _whole(self) -> Cluster:
-        return self.see(self.objects)
+    @property
+    def objects(self) -> tuple[Record | Unread, ...]:
+        """The records of the objects of the cluster."""
+        return self.clusters.records
 
     @cached_property
     def _recorded(self) -> frozenset[tuple[str, str]]:
@@ -138,20 +162,16 @@ class Snapshot:
 
     @cached_property
     def _emptied(self) -> Cluster:
+        claims = ClaimRecord in set(map(type, self.objects))
+        pods = {pod.key for pod in self.pods() if pod.ours} if claims else set()
         # isinstance takes three times as long, since these types have a metaclass.
-        rest = [
-            manifest
-            for manifest in self.objects
-            if not ((type(manifest) is PodRecord and manifest.ours) or type(manifest) is JobRecord)
-        ]
-        if ClaimRecord in set(map(type, rest)):
-            pods = {pod.key for pod in self.pods() if pod.ours}
-            rest = [
-                manifest
-                for manifest in rest
-                if not (type(manifest) is ClaimRecord and manifest.belongs(pods))
-            ]
-        return self.see(rest)
+        return self.clusters.without(
+            at
+            for at, entry in enumerate(self.objects)
+            if type(entry) is JobRecord
+            or (type(entry) is PodRecord and entry.ours)
+            or (type(entry) is ClaimRecord and entry.belongs(pods))
+        )
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""

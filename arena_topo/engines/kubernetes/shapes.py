@@ -146,6 +146,15 @@ class _Volume(_Part, frozen=True, gc=False):
     config_map: _Named = _Named()
 
 
+class _PodClaim(_Part, frozen=True, gc=False):
+    name: str = ""
+    resource_claim_name: str = ""
+
+
+class _SchedulingGroup(_Part, frozen=True, gc=False):
+    pod_group_name: str = ""
+
+
 class _PodSpec(_Part, frozen=True, gc=False):
     containers: list[_Container] = []
     init_containers: list[_Container] = []
@@ -155,8 +164,8 @@ class _PodSpec(_Part, frozen=True, gc=False):
     restart_policy: str = ""
     affinity: _Affinity = _Affinity()
     scheduling_gates: list[_Named] = []
-    scheduling_group: dict[str, Any] = {}
-    resource_claims: list[_Named] = []
+    scheduling_group: _SchedulingGroup = _SchedulingGroup()
+    resource_claims: list[_PodClaim] = []
     volumes: list[_Volume] = []
 
 
@@ -189,14 +198,6 @@ class ServicePort(_Part, frozen=True, gc=False):
     node_port: int = 0
 
 
-class _Cel(_Part, frozen=True, gc=False):
-    expression: str = ""
-
-
-class _Selector(_Part, frozen=True, gc=False):
-    cel: _Cel = _Cel()
-
-
 class _ScopeTerm(_Part, frozen=True, gc=False):
     scope_name: str = ""
     operator: str = ""
@@ -217,7 +218,6 @@ class _Spec(_PodSpec, frozen=True, gc=False):
     access_modes: list[str] = []
     taints: list[_Taint] = []
     ports: list[ServicePort] = []
-    selectors: list[_Selector] = []
     extended_resource_name: str = ""
     # Of a quota.
     scopes: list[str] = []
@@ -268,6 +268,7 @@ class _Status(_Part, frozen=True, gc=False):
     used: dict[str, Any] = {}
     # Of reviews.
     user_info: _User = _User()
+    allowed: bool = False
 
 
 class _Version(_Part, frozen=True, gc=False):

@@ -208,12 +208,12 @@ class Sources:
     def seen(
         self,
         record: Iterable[Record | Unread],
-        unread: list[str],
+        unread: Iterable[str],
         reader: observed.ClusterReader | None = None,
     ) -> Cluster:
         """The cluster that these records describe."""
-        seen = (reader or self.reader()).read(record, now=self._api.now()).cluster
-        return replace(seen, notes=(*unread, *seen.notes))
+        cluster = (reader or self.reader()).read(record, now=self._api.now()).cluster
+        return replace(cluster, notes=(*unread, *cluster.notes))
 
     def _topologies(self) -> list[str]:
         """The paths of Kueue's topologies, by version; one request finds that Kueue is missing."""

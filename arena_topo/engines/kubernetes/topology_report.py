@@ -114,12 +114,12 @@ def _over(stored: Object, new: Object) -> Object:
     gone = set(_OURS)
     if data.get("linkType") != new["data"].get("linkType"):
         gone |= {"busBandwidth", published.MEASURED_ON, published.NICS}
-    kept = {key: value for key, value in data.items() if key not in gone}
+    others = {key: value for key, value in data.items() if key not in gone}
     joined = {
         key: {**(metadata.get(key) or {}), **new["metadata"][key]}
         for key in ("labels", "annotations")
     }
-    return {**new, "metadata": {**metadata, **joined}, "data": {**kept, **new["data"]}}
+    return {**new, "metadata": {**metadata, **joined}, "data": {**others, **new["data"]}}
 
 
 def publish(api: Connection, machine: Machine, *, dry_run: bool) -> Publication:
@@ -173,18 +173,18 @@ def _check(api: Connection, machine: Machine) -> None:
             f"there is no node {name} in this cluster",
             hint="kubectl get nodes lists them; name one: arena-topo topology publish NODE",
         )
-    seen = observed.cluster([{**node, "kind": "Node"}], source="").nodes
-    has = len(seen[0].machine.gpus) if seen else 0
+    nodes = observed.cluster([{**node, "kind": "Node"}], source="").nodes
+    has = len(nodes[0].machine.gpus) if nodes else 0
     if has != len(machine.gpus):
         raise ArenaError(
             f"node {name} has {has} GPUs, not {len(machine.gpus)}",
-            why="its capacity says so: " + (seen[0].resource if has else "no GPU resource in it"),
+            why="its capacity says so: " + (nodes[0].resource if has else "no GPU resource in it"),
             hint="check that it is this machine, that its device plugin runs, and that"
             " no GPU has fallen off the bus",
         )
-    if seen[0].shared is not None:
+    if nodes[0].shared is not None:
         raise ArenaError(
-            f"the GPUs of node {name} are not whole: {seen[0].shared}",
+            f"the GPUs of node {name} are not whole: {nodes[0].shared}",
             why="workers get GPUs by their links only where each has whole GPUs",
         )
 

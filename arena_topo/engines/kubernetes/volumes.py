@@ -28,8 +28,8 @@ def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
         if namespace is None:
             error.hint = f"{error.hint}; or ask for one namespace with -n"
         raise
-    kept = [volume for volume in volumes if volume is not None]
-    return tuple(sorted(kept, key=lambda volume: (volume.namespace, volume.name)))
+    readable = [volume for volume in volumes if volume is not None]
+    return tuple(sorted(readable, key=lambda volume: (volume.namespace, volume.name)))
 
 
 def _volume(claim: dict[str, Any]) -> Volume | None:
