@@ -41,7 +41,7 @@ _LEAST = 1.0
 """The least seconds between two readings because of changes: a gang that starts has many."""
 
 _MOST_WATCHED = 8
-"""Jobs that are watched one by one; further ones are read every `REREAD` seconds."""
+"""Jobs that have watches of their own; further jobs are read every `REREAD` seconds."""
 
 _UNCHANGED = 60.0
 """Seconds after which a job is read again although no watch has reported a change: a proxy may hold
@@ -173,13 +173,13 @@ class ReadOnChange(Generic[_Content]):
 
         All errors of the reading. Seconds are those of `time.monotonic`.
         """
-        asked = time.monotonic()
+        called = time.monotonic()
         with self._lock:
             if self._reading is not None:
                 began, reading = self._reading
                 if watch:
                     self._watch(reading)
-                if not (began < asked if fresh else watch and self._stale(began, reading)):
+                if not (began < called if fresh else watch and self._stale(began, reading)):
                     return reading.content, began
             began, self._failed = time.monotonic(), True
             reading = self._read()
