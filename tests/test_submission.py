@@ -1014,6 +1014,42 @@ def test_a_gang_that_is_waited_for_is_read_again_only_after_a_change(
     assert not waits.is_alive()
 
 
+def test_a_gang_that_pulls_its_image_for_long_is_read_again_only_after_a_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "_SELDOM", 0.05)
+    world.cluster.images["large"] = 3600.0
+    ends: list[str] = []
+
+    def submit() -> None:
+        try:
+            world.submit(workers=2, image="large", stay=True)
+        except JobDeleted as error:
+            ends.append(str(error))
+
+    submits = threading.Thread(target=submit, daemon=True)
+    submits.start()
+
+    def reads() -> Counter[str]:
+        paths = [
+            request.rpartition("/")[2].partition("?")[0]
+            for request in world.api.requests
+            if request.startswith("GET ") and "watch=1" not in request
+        ]
+        return Counter(paths)
+
+    world.until(lambda: any(re.search("/pods.*watch=1", one) for one in world.api.requests))
+    world.whole(workers=2)
+    time.sleep(1.5)
+    world.api.requests.clear()
+    time.sleep(1.5)
+    # Some thirty looks; only events, which nobody watches, are read every few seconds.
+    assert reads()["pods"] + reads()["gang"] + reads()["events"] <= 1, reads()
+    world.api.remove("mpijobs", "default", "gang", {"propagationPolicy": "Background"})
+    submits.join(20)
+    assert ends == ["the job gang was deleted while it was being started"]
+
+
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:
     world.cluster.quota(gpus="9")
     world.submit("blocked", workers=5)
