@@ -942,16 +942,22 @@ def test_a_server_that_is_slow_once_does_not_end_the_watch_of_a_gang(
 def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
     label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
 
+    meanwhile: list[str] = []
+
     def admitted() -> None:
-        jobs = world.api.tables["mpijobs.kubeflow.org"]
-        while ("default", "gang") not in jobs:
-            threading.Event().wait(0.05)
+        world.until(lambda: any("/pods?" in one and "watch=1" in one for one in world.api.requests))
+        time.sleep(1.5)
+        world.api.requests.clear()
+        time.sleep(0.5)
+        meanwhile.extend(world.api.requests)
         world.cluster.kueue.admit("gang")
 
     threading.Thread(target=admitted, daemon=True).start()
     world.submit(stay=True, label=(label,))
     world.whole()
     assert world.suspensions == []
+    # Some ten looks at a job that did not change.
+    assert not [one for one in meanwhile if re.search("/pods|/mpijobs", one)]
 
 
 def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_then(
