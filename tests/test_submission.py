@@ -942,16 +942,22 @@ def test_a_server_that_is_slow_once_does_not_end_the_watch_of_a_gang(
 def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
     label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
 
+    meanwhile: list[str] = []
+
     def admitted() -> None:
-        jobs = world.api.tables["mpijobs.kubeflow.org"]
-        while ("default", "gang") not in jobs:
-            threading.Event().wait(0.05)
+        world.until(lambda: any("/pods?" in one and "watch=1" in one for one in world.api.requests))
+        time.sleep(1.5)
+        world.api.requests.clear()
+        time.sleep(0.5)
+        meanwhile.extend(world.api.requests)
         world.cluster.kueue.admit("gang")
 
     threading.Thread(target=admitted, daemon=True).start()
     world.submit(stay=True, label=(label,))
     world.whole()
     assert world.suspensions == []
+    # Some ten looks at a job that did not change.
+    assert not [one for one in meanwhile if re.search("/pods|/mpijobs", one)]
 
 
 def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_then(
@@ -1012,6 +1018,42 @@ def test_a_gang_that_is_waited_for_is_read_again_only_after_a_change(
     world.cluster.finish("gang")
     waits.join(20)
     assert not waits.is_alive()
+
+
+def test_a_gang_that_pulls_its_image_for_long_is_read_again_only_after_a_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "_SELDOM", 0.05)
+    world.cluster.images["large"] = 3600.0
+    ends: list[str] = []
+
+    def submit() -> None:
+        try:
+            world.submit(workers=2, image="large", stay=True)
+        except JobDeleted as error:
+            ends.append(str(error))
+
+    submits = threading.Thread(target=submit, daemon=True)
+    submits.start()
+
+    def reads() -> Counter[str]:
+        paths = [
+            request.rpartition("/")[2].partition("?")[0]
+            for request in world.api.requests
+            if request.startswith("GET ") and "watch=1" not in request
+        ]
+        return Counter(paths)
+
+    world.until(lambda: any(re.search("/pods.*watch=1", one) for one in world.api.requests))
+    world.whole(workers=2)
+    time.sleep(1.5)
+    world.api.requests.clear()
+    time.sleep(1.5)
+    # Some thirty looks; only events, which nobody watches, are read every few seconds.
+    assert reads()["pods"] + reads()["gang"] + reads()["events"] <= 1, reads()
+    world.api.remove("mpijobs", "default", "gang", {"propagationPolicy": "Background"})
+    submits.join(20)
+    assert ends == ["the job gang was deleted while it was being started"]
 
 
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:

@@ -5,9 +5,10 @@ A gang that cannot complete wastes GPUs, so it is suspended as a whole and start
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import suspender
@@ -31,6 +32,7 @@ from arena_topo.manifests import Manifest, patches, pins
 from arena_topo.manifests.cause import Cause, CauseCode, because
 
 if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.job_watch import ReadOnChange
     from arena_topo.engines.kubernetes.queue import Queue
 
 _SETTLE = 5.0
@@ -41,8 +43,11 @@ _GONE = 30.0
 """Seconds to wait for the old pods of a gang after a rollback: kubelets grant them 30 s."""
 
 _LOOK, _SELDOM = 0.25, 2.0
-"""Seconds between two polls of a gang during its rollout: of its old pods, and, after a while, of
-its new ones."""
+"""Seconds between two looks at a gang during its rollout: at its old pods, and, after a while, at
+its new ones, which are read again only after a change by then."""
+
+_EVENTS = 5.0
+"""Seconds between two readings of the events of a slow rollout."""
 
 
 def wait_until_placed(
@@ -69,7 +74,7 @@ def wait_until_placed(
                 + command("get", job.name, namespace=outcome.stored["metadata"]["namespace"]),
             ) from late
         if trouble is None:
-            going = _comes_together(starter, stored)
+            going = _goes_on(starter.current(stored), stored)
             return outcome if going else starter.lost_race(job, stored, outcome.decision)
         owner = suspender(stored)
         if owner is not None:
@@ -113,53 +118,73 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
     Meanwhile gated workers are sent to their nodes.
     """
     queue = starter.queue
-    since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
-    bound_at, delay = None, _LOOK / 5
-
-    def look() -> tuple[GangStatus, bool] | None:
-        """The state of the gang, and whether it pulls an image; None if its rollout is over."""
-        if not _comes_together(starter, stored):
-            return None
-        pods = queue.pods(stored)
-        for pod, patch in worker_places(stored, pods):
-            queue.bind(pod, patch)
-        unsettled = len(pods) <= wanted_workers(stored) or pulls_image(pods, (), now=queue.now())
-        events = queue.events(stored) if unsettled else []
-        seen = status_of(stored, pods, events, now=queue.now(), since=since)
-        return seen, pulls_image(pods, events, now=queue.now())
-
-    def pause(most: float) -> None:
-        nonlocal delay
-        time.sleep(min(delay, most))
-        delay *= 1.5
-
-    # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-    for gang_status in poll_repeatedly(look, every=_SELDOM, pause=pause):
-        if gang_status is None:
-            return None
-        seen, pulling = gang_status
-        now = time.monotonic()
-        watcher.sees(seen.progress)
-        if watcher.late or seen.fate is Fate.STARTED:
-            return None
-        if seen.broken is not None:
-            return seen.broken
-        if seen.fate is Fate.BOUND:
-            bound_at = bound_at or now
-            # If one worker runs, its image could be pulled; the others use the same.
-            if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
+    timer, bound_at = StallTimer(limit=float(job.gang_timeout)), None
+    with closing(queue.gang_reads(stored)) as gang:
+        rollout = _Rollout(queue=queue, stored=stored, gang=gang, since=queue.now())
+        # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
+        for gang_status in looks(rollout.look, every=_SELDOM, pause=rollout.pause):
+            if gang_status is None:
                 return None
-        if timer.expired(seen, pulling=pulling, now=now):
-            return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
+            seen, pulling = gang_status
+            now = time.monotonic()
+            watcher.sees(seen.progress)
+            if watcher.late or seen.fate is Fate.STARTED:
+                return None
+            if seen.broken is not None:
+                return seen.broken
+            if seen.fate is Fate.BOUND:
+                bound_at = bound_at or now
+                # If one worker runs, its image could be pulled; the others use the same.
+                if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
+                    return None
+            if timer.expired(seen, pulling=pulling, now=now):
+                return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
     raise AssertionError("polling does not end by itself")
 
 
-def _comes_together(starter: Starter, stored: Manifest) -> bool:
+@dataclass(slots=True, kw_only=True)
+class _Rollout:
+    """The looks at a gang that starts, at growing intervals; `since` is its start (Unix seconds).
+
+    After a while the gang is read again only after a change. A short rollout opens no watch.
+    """
+
+    queue: Queue
+    stored: Manifest
+    gang: ReadOnChange[tuple[Manifest | None, list[Manifest]]]
+    since: float
+    delay: float = field(default_factory=lambda: _LOOK / 5)
+    events: list[Manifest] = field(default_factory=list)
+    events_read: float = -math.inf
+    """When the events were read (`time.monotonic`)."""
+
+    def look(self) -> tuple[GangStatus, bool] | None:
+        """The state of the gang, and whether it pulls an image; None if its rollout is over."""
+        slow, queue, stored = self.delay >= _SELDOM, self.queue, self.stored
+        (current, pods), _ = self.gang.current(fresh=not slow, watch=slow)
+        if not _goes_on(current, stored):
+            return None
+        for pod, patch in worker_places(stored, pods):
+            queue.bind(pod, patch)
+        if len(pods) > wanted_workers(stored) and not pulls(pods, (), now=queue.now()):
+            self.events, self.events_read = [], -math.inf
+        elif not slow or time.monotonic() - self.events_read >= _EVENTS:
+            self.events, self.events_read = queue.events(stored), time.monotonic()
+        seen = status_of(stored, pods, self.events, now=queue.now(), since=self.since)
+        return seen, pulls(pods, self.events, now=queue.now())
+
+    def pause(self, most: float) -> None:
+        """Wait for the next look."""
+        time.sleep(min(self.delay, most))
+        self.delay *= 1.5
+
+
+def _goes_on(current: Manifest | None, stored: Manifest) -> bool:
     """Whether the rollout of a job goes on: it is not over, deleted, suspended or recorded anew.
 
     A job that has ended has no workers either, and must not be rolled back for that.
     """
-    current, before = starter.current(stored), queued(stored, {})
+    before = queued(stored, {})
     mine = None if current is None else queued(current, {})
     return (
         mine is not None

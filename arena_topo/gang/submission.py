@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ from arena_topo.topology import Cluster
 from arena_topo.training.times import TrainingTimes
 
 if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.job_watch import ReadOnChange
     from arena_topo.engines.kubernetes.queue import Queue
 
 Announce = Callable[[Sequence[str]], None]
@@ -383,7 +385,9 @@ class _Submission:
             undecided = Decision(job=job, decided=False)
             queued_only = StartOutcome(stored=stored, decision=undecided, resumed=False)
             with left_behind(job.name, self.site.namespace):
-                outcome = self._polled(partial(self._admitted, job, queued_only), queued_only)
+                with closing(self.queue.gang_reads(stored)) as gang:
+                    look = partial(self._admitted, job, queued_only, gang)
+                    outcome = self._polled(look, queued_only)
                 outcome = wait_until_placed(self.starter, job, outcome, self.watcher)
             if outcome.resumed:
                 # Its queue has chosen the nodes, so the decision is about the job as it is stored.
@@ -395,18 +399,23 @@ class _Submission:
             places = "the controller places it then."
         return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
 
-    def _admitted(self, job: MPIJob, waiting: StartOutcome) -> StartOutcome | None:
+    def _admitted(
+        self,
+        job: MPIJob,
+        waiting: StartOutcome,
+        gang: ReadOnChange[tuple[Manifest | None, list[Manifest]]],
+    ) -> StartOutcome | None:
         """Place a gang if its queue has started it; None if the queue has not.
 
         `waiting` again if the gang is over. JobDeleted if it is gone.
         """
-        stored = self.starter.current(waiting.stored)
+        (stored, pods), _ = gang.current()
         if stored is None:
             return self.starter.lost_race(job, waiting.stored)
         mine = queued(stored, {})
         if mine is None:
             return waiting
-        pods = [] if mine.suspended else self.queue.pods(stored)
+        pods = [] if mine.suspended else pods
         if any(map(pod_state.has_node, pods)):
             return self.starter.lost_race(job, stored)
         if not pod_state.gated_workers(pods):

@@ -121,10 +121,10 @@ class JobPoller:
                 self._learn(status)
                 self._news.append(status)
         except NotFound:
-            kept = command("logs --kept", job.name, namespace=job.namespace)
+            archived = command("logs --kept", job.name, namespace=job.namespace)
             self.lost = JobDeleted(
                 f"the job {job.name} was deleted while its log was followed",
-                hint=f"{kept} shows its archived log" if self._keeps else None,
+                hint=f"{archived} shows its archived log" if self._keeps else None,
             )
         except ArenaError as error:
             self.lost = error
@@ -473,7 +473,7 @@ class Shown:
         self.end: End | None = None
         self.unsaved: ArenaError | None = None
         self._served_of: Kept | None = None
-        self._stood = 0.0
+        self._consumer_spent = 0.0
         """Seconds that the consumer of the lines has spent: they do not count as silence."""
 
     @property
@@ -514,9 +514,9 @@ class Shown:
 
     def _kept(self) -> Archive:
         if self._archive is None:
-            from arena_topo.engines import archive as kept  # noqa: PLC0415  only for who keeps logs
+            from arena_topo.engines.archive import open_archive  # noqa: PLC0415  for who keeps logs
 
-            self._archive = kept.open_archive(os.environ, tell=self._warn)
+            self._archive = open_archive(os.environ, tell=self._warn)
         return self._archive
 
     def _archived(self, *, uid: str | None) -> Kept | None:
@@ -716,7 +716,7 @@ class Shown:
                 came = time.monotonic()
                 yield from self._passed(items, state, pipeline)
                 yield ()
-                self._stood += time.monotonic() - came
+                self._consumer_spent += time.monotonic() - came
                 if not follows:
                     self.end = End.READ if done else None
                     continue
@@ -776,7 +776,7 @@ class Shown:
         self._tell_all(state.pending_notes(now - pipeline.lag))
 
     def _now(self) -> float:
-        return time.monotonic() - self._stood
+        return time.monotonic() - self._consumer_spent
 
     def _tell_all(self, notes: Iterable[LogNote]) -> None:
         for note in notes:

@@ -152,7 +152,7 @@ class ContainerLog:
         if self._last:
             return False
         if not self._answered and quiet > (_QUIET if self._trouble is None else _SILENCE):
-            self._take()
+            self._take_up()
         if self.missing or self.sight.over:
             return quiet > _SILENCE
         if self.sight.run > self.source.run:
@@ -187,7 +187,7 @@ class ContainerLog:
         while not (self._finite or self.missing or self.sight.readable or self.sight.final):
             yield Wait(On.NEWS)
         if self.missing:
-            self._lose()
+            self._end_with_pod()
         elif not self.sight.readable:
             self._settle(LogTurn.ENDED)
         elif not self._joined and not self._place.stamp:
@@ -201,7 +201,7 @@ class ContainerLog:
             previous = self._options.previous or behind == 1
             last = self._finite or previous or sight.over
             if self.missing:
-                self._lose()
+                self._end_with_pod()
                 return
             if behind > 1 and not self._options.previous:
                 # Kubelets store only the run before the present one.
@@ -212,11 +212,11 @@ class ContainerLog:
             try:
                 yield from self._read(previous=previous)
             except Outlived:
-                self._give_up()
+                self._after_outlived()
             except ArenaError as error:
                 if podlog.no_previous(error) and not self._options.previous:
                     return
-                yield from self._heal(error)
+                yield from self._after_error(error)
             else:
                 if last:
                     return
@@ -239,7 +239,7 @@ class ContainerLog:
             if sight.final:
                 self._settle(LogTurn.ENDED)
             else:
-                self._lose()
+                self._end_with_pod()
             return
         run = max(self.source.run + 1, sight.run - 1)
         self.source = replace(self.source, run=run)
@@ -249,9 +249,9 @@ class ContainerLog:
         elif self._place.at // _NANO < begun:
             self._place = ReadPosition()
         self._ahead, self._whole, self._begun, self._last = None, True, "", False
-        self._tell(LogTurn.RESTARTED)
+        self._notify(LogTurn.RESTARTED)
 
-    def _give_up(self) -> None:
+    def _after_outlived(self) -> None:
         """Go on after a connection that was silent, or was the next run's.
 
         If the container was restarted just before the request, the response is the log of the next
@@ -266,7 +266,7 @@ class ContainerLog:
             if newer and self._place.at // _NANO >= self.sight.begun:
                 self._place, self._ahead = self._anchor, self._place
 
-    def _heal(self, error: ArenaError) -> Steps[None]:
+    def _after_error(self, error: ArenaError) -> Steps[None]:
         """Decide after an error whether the log is requested again, and pause before that.
 
         An error that all logs would have is raised.
@@ -301,7 +301,7 @@ class ContainerLog:
             known = self._joined or (self._tries >= _TRIES_UNNOTED and not self._last)
             if known and not self._broken:
                 self._broken = True
-                self._tell(LogTurn.BROKEN, error)
+                self._notify(LogTurn.BROKEN, error)
         yield self._pause()
 
     def _pause(self) -> Wait:
@@ -319,11 +319,11 @@ class ContainerLog:
         try:
             response, body = yield from self._accepted(query, came)
             lines = Lines(self._place, self.source, pieces=self._options.unfinished)
-            self._say(lines.feed(body))
+            self._pass_on(lines.feed(body))
             while not response.ended:
-                self._say(lines.feed(response.feed((yield came))))
+                self._pass_on(lines.feed(response.feed((yield came))))
             if self._last:
-                self._say(lines.finish())
+                self._pass_on(lines.finish())
         except Silent:
             self._settle(LogTurn.REFUSED, podlog.silent(self.source, silence))
         except FAULTS as error:
@@ -361,7 +361,7 @@ class ContainerLog:
             raise self._api.no_server(why)
         self._answered = True
         self._begun = self._begun or _date(response.headers.get("date", ""))
-        self._take()
+        self._take_up()
         return response, body
 
     def hang_up(self) -> None:
@@ -370,7 +370,7 @@ class ContainerLog:
             self.connection.close()
             self.connection = None
 
-    def _say(self, lines: list[Line]) -> None:
+    def _pass_on(self, lines: list[Line]) -> None:
         if lines:
             self._delay, self._tries = 0.0, 0
             self._out += lines
@@ -394,19 +394,19 @@ class ContainerLog:
 
     # Notices.
 
-    def _take(self) -> None:
+    def _take_up(self) -> None:
         """The log can be read, or can be read again."""
         if self._broken and self._joined:
-            self._tell(LogTurn.RESUMED)
+            self._notify(LogTurn.RESUMED)
         self._broken, self._trouble = False, None
         if not self._joined:
             self._joined = True
-            self._tell(LogTurn.JOINED)
+            self._notify(LogTurn.JOINED)
 
-    def _tell(self, turn: LogTurn, error: ArenaError | None = None) -> None:
+    def _notify(self, turn: LogTurn, error: ArenaError | None = None) -> None:
         self._out.append(Notice(turn=turn, source=self.source, error=error))
 
-    def _lose(self) -> None:
+    def _end_with_pod(self) -> None:
         """The pod is deleted."""
         never = self._trouble is not None and not self._joined
         self._settle(LogTurn.REFUSED if never else LogTurn.GONE, self._trouble)
@@ -415,7 +415,7 @@ class ContainerLog:
         """End the log, with a notice if it was open, or is known never to be."""
         ends = self._joined or (turn is LogTurn.ENDED and self.sight.final)
         if turn is LogTurn.REFUSED or (turn is not None and ends and not self.superseded):
-            self._tell(turn, error)
+            self._notify(turn, error)
         self.settled = True
 
 

@@ -41,7 +41,7 @@ _LEAST = 1.0
 """The least seconds between two readings because of changes: a gang that starts has many."""
 
 _MOST_WATCHED = 8
-"""Jobs that are watched one by one; further ones are read every `REREAD` seconds."""
+"""Jobs that have watches of their own; further jobs are read every `REREAD` seconds."""
 
 _UNCHANGED = 60.0
 """Seconds after which a job is read again although no watch has reported a change: a proxy may hold
@@ -173,13 +173,13 @@ class ReadOnChange(Generic[_Content]):
 
         All errors of the reading. Seconds are those of `time.monotonic`.
         """
-        asked = time.monotonic()
+        called = time.monotonic()
         with self._lock:
             if self._reading is not None:
                 began, reading = self._reading
                 if watch:
                     self._watch(reading)
-                if not (began < asked if fresh else watch and self._stale(began, reading)):
+                if not (began < called if fresh else watch and self._stale(began, reading)):
                     return reading.content, began
             began, self._failed = time.monotonic(), True
             reading = self._read()
@@ -317,23 +317,52 @@ class WatchedJobs:
             mpijob = jobs.mpijob(name, self._namespace)
         known = self._known.setdefault(name, mpijob or {})
         pods, revision = jobs.pods_listed(known)
-        status, lists, lasts = None, list[WatchedList](), math.inf
+        status, lasts = None, math.inf
         if mpijob is not None:
             status = job_status(mpijob, pods if _uid(mpijob) == _uid(known) else [])
-            path = jobs.job_path(name, self._namespace).rpartition("/")[0]
-            query = {"fieldSelector": f"metadata.name={name}"}
-            lists.append(WatchedList(path, query, revision_of(mpijob)))
             if status.phase is Phase.PENDING and status.reason == NO_PODS:
                 # Only an event reports a refused pod.
                 lasts = REREAD
         if list(self._known).index(name) >= _MOST_WATCHED:
             return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
-        path = f"/api/v1/namespaces/{part(self._namespace)}/pods"
-        lists += [
-            WatchedList(path, {"labelSelector": selector}, revision)
-            for selector in pod_selectors(known, jobs.api_version())
-        ]
-        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), tuple(lists), lasts)
+        lists = _watched_lists(jobs, known, mpijob, revision)
+        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), lists, lasts)
+
+
+def gang_reads(jobs: Jobs, stored: Object) -> ReadOnChange[tuple[Object | None, list[Object]]]:
+    """A job, None once it is gone, and its pods, all with all their fields."""
+    meta = stored["metadata"]
+
+    def read() -> ListSnapshot[tuple[Object | None, list[Object]]]:
+        mpijob = None
+        with contextlib.suppress(JobNotFound):
+            mpijob = jobs.mpijob(meta["name"], meta["namespace"])
+        pods, revision = jobs.pods_listed(stored)
+        lists = _watched_lists(jobs, stored, mpijob, revision)
+        same = mpijob is not None and _uid(mpijob) == _uid(stored)
+        return ListSnapshot((mpijob if same else None, pods), lists)
+
+    return ReadOnChange(jobs.api, read, every=_LEAST)
+
+
+def _watched_lists(
+    jobs: Jobs, known: Object, mpijob: Object | None, revision: str
+) -> tuple[WatchedList, ...]:
+    """The list of a job, unless it is gone, and those of its pods, read at a revision.
+
+    The pods are those of the job that was `known`.
+    """
+    name, namespace = known["metadata"]["name"], known["metadata"]["namespace"]
+    pods, lists = f"/api/v1/namespaces/{part(namespace)}/pods", list[WatchedList]()
+    if mpijob is not None:
+        path = jobs.job_path(name, namespace).rpartition("/")[0]
+        query = {"fieldSelector": f"metadata.name={name}"}
+        lists.append(WatchedList(path, query, revision_of(mpijob)))
+    lists += [
+        WatchedList(pods, {"labelSelector": selector}, revision)
+        for selector in pod_selectors(known, jobs.api_version())
+    ]
+    return tuple(lists)
 
 
 def _key(watched: WatchedList) -> tuple[str, ...]:

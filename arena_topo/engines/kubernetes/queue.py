@@ -82,6 +82,7 @@ from arena_topo.topology import Cluster
 
 if TYPE_CHECKING:
     from arena_topo.clusters.observed import ClusterReader
+    from arena_topo.engines.kubernetes.job_watch import ReadOnChange
 
 Object = dict[str, Any]
 
@@ -489,6 +490,14 @@ class Queue(Writer):
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""
         return self._jobs.pods_of(dict(stored))
+
+    def gang_reads(
+        self, stored: Mapping[str, Any]
+    ) -> ReadOnChange[tuple[Manifest | None, list[Manifest]]]:
+        """A job, None once it is gone, and its pods: repeated reads, to be closed."""
+        from arena_topo.engines.kubernetes import job_watch  # noqa: PLC0415 - for rollouts only
+
+        return job_watch.gang_reads(self._jobs, dict(stored))
 
     def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
         """Patch a gated pod with its node and devices; False if it was deleted or changed."""
