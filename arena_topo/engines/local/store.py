@@ -259,11 +259,7 @@ class Broken(ArenaError):
     @property
     def uid(self) -> str | None:
         """The mark of its processes, if that at least can be read."""
-        try:
-            with _opened(self.folder) as opened:
-                return _uid(opened)
-        except (OSError, ValueError):
-            return None
+        return _uid_in(self.folder)
 
 
 class JobStore:
@@ -393,7 +389,7 @@ class JobStore:
     def is_copy(self, folder: Path, uid: str) -> bool:
         """Whether another folder has this uid and a supervisor, and this folder has none."""
         return not _has_supervisor(folder) and any(
-            other != folder and _has_supervisor(other) and Broken(other, "").uid == uid
+            other != folder and _has_supervisor(other) and _uid_in(other) == uid
             for space in _folders(self._jobs)
             for other in _folders(space)
         )
@@ -760,6 +756,15 @@ def load(folder: Path, name: str, kind: type[_Kind]) -> _Kind:
 def _uid(opened: int) -> str:
     """The uid of a job, which marks its processes; ValueError for an invalid one."""
     return _load(opened, "submission.json", _Marked).uid
+
+
+def _uid_in(folder: Path) -> str | None:
+    """The uid of the job in a folder; None if not even that can be read."""
+    try:
+        with _opened(folder) as opened:
+            return _uid(opened)
+    except (OSError, ValueError):
+        return None
 
 
 def _state(opened: int) -> tuple[JobState, bool]:
