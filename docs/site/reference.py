@@ -49,11 +49,11 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "topology discover": ("howto/calibrating",),
     "topology publish": ("on-kubernetes", "howto/calibrating"),
     "check": ("on-kubernetes", "howto/pending"),
-    "install": ("on-kubernetes",),
+    "install": ("installation", "fabric-file", "on-kubernetes"),
     "nodes": ("howto/ack",),
     "nodes topology": ("howto/ack",),
     "nodes default": ("howto/ack",),
-    "controller": ("on-kubernetes", "reliability"),
+    "controller": ("on-kubernetes", "fabric-file", "reliability"),
     "config": ("configuration",),
     "config view": ("configuration",),
     "config schema": ("job-file",),
@@ -191,9 +191,19 @@ def page(command: Command) -> str:
     codes = "exit codes are those of [every command](index.md#exit-codes)"
     columns = ""
     if any("--output" in part.names for part in own(command)):
-        columns = "; [columns and JSON keys](../output.md)"
+        columns = f"; [columns and JSON keys](../output.md{_output_section(command)})"
     parts += [f"{options}{columns}; {codes}.", "", *_see_also(command)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _output_section(command: Command) -> str:
+    """The anchor of what docs/output.md says about a command, or about its group; else empty."""
+    text = (DOCS / "output.md").read_text(encoding="utf-8")
+    for words in (" ".join(command.path), command.path[0]):
+        for heading in re.findall(r"^## (.+)$", text, re.MULTILINE):
+            if words in re.split(", | and ", heading):
+                return f"#{heading.lower().replace(',', '').replace(' ', '-')}"
+    return ""
 
 
 def _below(command: Command) -> list[Command]:
