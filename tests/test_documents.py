@@ -232,11 +232,7 @@ def test_every_page_is_in_the_navigation_of_the_site_once_and_nothing_else():
 @pytest.mark.parametrize(
     ("page", "heading", "answer"),
     [
-        (
-            "output.md",
-            "get, list and top job",
-            "| `usableGBps` | the bandwidth that these pods can",
-        ),
+        ("output.md", "get, list and top job", "`usableGBps` | the bandwidth that these pods can"),
         ("fabric-file.md", "The file", "gives the speed of each level"),
         ("howto/pending.md", "The command", "$ arena-topo why"),
         ("installation.md", "Install on a cluster", "$ arena-topo install --image"),

@@ -78,9 +78,9 @@ def api(tmp_path, monkeypatch):
 def named(kind: str, name: str, **how: Any) -> dict[str, Any]:
     """One of the objects of an installation."""
     return next(
-        one
-        for one in install.installation_objects(Installation(image=IMAGE, **how))
-        if (one["kind"], one["metadata"]["name"]) == (kind, name)
+        manifest
+        for manifest in install.installation_objects(Installation(image=IMAGE, **how))
+        if (manifest["kind"], manifest["metadata"]["name"]) == (kind, name)
     )
 
 
@@ -112,7 +112,7 @@ def test_json_and_names_are_those_of_the_same_objects(arena):
     objects = list(yaml.safe_load_all((GOLDENS / "install.yaml").read_text(encoding="utf-8")))
     assert (code, json.loads(out)["items"]) == (0, objects)
     code, out, _err = arena("install", "--image", IMAGE, "-o", "name")
-    assert (code, out.splitlines()) == (0, [kubectl_name(one) for one in objects])
+    assert (code, out.splitlines()) == (0, [kubectl_name(manifest) for manifest in objects])
 
 
 def test_every_flag_reaches_the_manifests(arena, tmp_path):
@@ -147,34 +147,34 @@ def test_every_field_is_one_that_kubernetes_knows(name):
     from kubernetes import client  # noqa: PLC0415 - a second opinion, slow to import
 
     models = client.ApiClient()
-    for one in install.installation_objects(Installation(image=IMAGE, **CASES[name])):
-        model = MODELS[one["apiVersion"]] + one["kind"]
+    for manifest in install.installation_objects(Installation(image=IMAGE, **CASES[name])):
+        model = MODELS[manifest["apiVersion"]] + manifest["kind"]
         if "AdmissionPolicy" in model and not hasattr(client, model):
             continue  # of Kubernetes 1.36: older versions of the package that are allowed lack it
         # The client drops what its models do not have.
-        known = models._ApiClient__deserialize(one, model)
-        assert models.sanitize_for_serialization(known) == one
+        known = models._ApiClient__deserialize(manifest, model)
+        assert models.sanitize_for_serialization(known) == manifest
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_an_object_refers_to_is_there_before_it(name):
     seen: set[tuple[str, str]] = {("Namespace", "kube-system")}
-    for one in install.installation_objects(Installation(image=IMAGE, **CASES[name])):
-        spec = one.get("spec") or {}
-        needs = [("Namespace", space)] if (space := one["metadata"].get("namespace")) else []
-        if "roleRef" in one:
-            needs.append((one["roleRef"]["kind"], one["roleRef"]["name"]))
+    for manifest in install.installation_objects(Installation(image=IMAGE, **CASES[name])):
+        spec = manifest.get("spec") or {}
+        needs = [("Namespace", space)] if (space := manifest["metadata"].get("namespace")) else []
+        if "roleRef" in manifest:
+            needs.append((manifest["roleRef"]["kind"], manifest["roleRef"]["name"]))
         if "policyName" in spec:
-            needs.append((one["kind"].removesuffix("Binding"), spec["policyName"]))
+            needs.append((manifest["kind"].removesuffix("Binding"), spec["policyName"]))
         if "template" in spec:
             needs.append(("ServiceAccount", spec["template"]["spec"]["serviceAccountName"]))
         needs += [
             ("ServiceAccount", subject["name"])
-            for subject in one.get("subjects") or ()
+            for subject in manifest.get("subjects") or ()
             if subject["kind"] == "ServiceAccount"
         ]
         assert set(needs) <= seen
-        seen.add((one["kind"], one["metadata"]["name"]))
+        seen.add((manifest["kind"], manifest["metadata"]["name"]))
 
 
 def test_each_right_has_a_reason():
@@ -193,8 +193,8 @@ def test_each_right_has_a_reason():
 
 
 def test_no_role_has_all_rights_or_reads_secrets():
-    for one in install.all_objects():
-        for rule in one.get("rules") or ():
+    for manifest in install.all_objects():
+        for rule in manifest.get("rules") or ():
             words = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
             assert not words & {"*", "secrets", "escalate", "bind", "impersonate", "roles"}
 
@@ -204,15 +204,18 @@ def test_no_role_has_all_rights_or_reads_secrets():
 
 def test_the_policies_read_what_jobs_carry():
     policies = {
-        one["metadata"]["name"]: one
-        for one in install.all_objects()
-        if one["kind"] == "MutatingAdmissionPolicy"
+        manifest["metadata"]["name"]: manifest
+        for manifest in install.all_objects()
+        if manifest["kind"] == "MutatingAdmissionPolicy"
     }
     assert set(policies) == {install.PLACEMENT_POLICY, install.CLAIMS_POLICY, install.GANG_POLICY}
 
     def asked(name: str) -> dict[str, list[str] | None]:
         selector = policies[name]["spec"]["matchConstraints"]["objectSelector"]
-        return {one["key"]: one.get("values") for one in selector["matchExpressions"]}
+        return {
+            expression["key"]: expression.get("values")
+            for expression in selector["matchExpressions"]
+        }
 
     role = {"training.kubeflow.org/job-role": ["worker"]}
     index = {"training.kubeflow.org/replica-index": None}
@@ -241,7 +244,10 @@ def test_the_agent_runs_where_labels_tell_of_gpus():
     pod = named("DaemonSet", "arena-topo-agent")["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     # Terms are alternatives: any of the labels will do.
-    keys = [[one["key"] for one in term["matchExpressions"]] for term in terms["nodeSelectorTerms"]]
+    keys = [
+        [expression["key"] for expression in term["matchExpressions"]]
+        for term in terms["nodeSelectorTerms"]
+    ]
     assert keys == [[key] for key in install.GPU_LABELS]
     chosen = named("DaemonSet", "arena-topo-agent", node_selector={"pool": "gpu"})
     assert chosen["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
@@ -250,13 +256,13 @@ def test_the_agent_runs_where_labels_tell_of_gpus():
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
 def test_a_loop_shows_that_it_lives_by_the_file_that_its_probe_looks_at(kind, tmp_path):
-    one = container(kind)
-    said = {each["name"]: each.get("value") for each in one["env"]}
-    file = Path(said[install.HEARTBEAT])
-    mounts = {each["mountPath"] for each in one["volumeMounts"]}
+    spec = container(kind)
+    variables = {each["name"]: each.get("value") for each in spec["env"]}
+    file = Path(variables[install.HEARTBEAT])
+    mounts = {each["mountPath"] for each in spec["volumeMounts"]}
     assert str(file.parent) in mounts
     command = [word.replace(str(file.parent), str(tmp_path)) for word in install.ALIVE]
-    assert one["livenessProbe"]["exec"]["command"] == list(install.ALIVE)
+    assert spec["livenessProbe"]["exec"]["command"] == list(install.ALIVE)
 
     def alive() -> bool:
         import subprocess  # noqa: PLC0415 - only here
@@ -293,8 +299,8 @@ def test_the_controllers_pod_meets_pod_security_restricted():
 def test_the_namespace_is_as_strict_as_what_runs_in_it_allows():
     level = "pod-security.kubernetes.io/enforce"
     for agent, wanted in ((True, "privileged"), (False, "restricted")):
-        found = named("Namespace", install.SYSTEM, agent=agent)["metadata"]["labels"]
-        assert found[level] == wanted
+        labels = named("Namespace", install.SYSTEM, agent=agent)["metadata"]["labels"]
+        assert labels[level] == wanted
 
 
 def test_the_image_of_the_dockerfile_has_the_user_that_the_controller_runs_as():
@@ -340,7 +346,11 @@ def test_another_network_starts_the_controller_again_and_changes_no_right():
 
     def rights(text: str) -> list[dict[str, Any]]:
         objects = install.installation_objects(Installation(image=IMAGE, fabric=text))
-        return [one for one in objects if "rbac" in one["apiVersion"] or "Policy" in one["kind"]]
+        return [
+            manifest
+            for manifest in objects
+            if "rbac" in manifest["apiVersion"] or "Policy" in manifest["kind"]
+        ]
 
     assert rights(FABRIC) == rights("")
 
@@ -382,7 +392,7 @@ def test_the_pods_run_commands_that_there_are(kind):
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "problem"),
     [
         ("", "--image is missing"),
         ("two words", "'two words' is not the name of an image"),
@@ -390,10 +400,10 @@ def test_the_pods_run_commands_that_there_are(kind):
         ('a"\nkind: Secret', "is not the name of an image"),
     ],
 )
-def test_an_image_that_is_none_is_refused(arena, image, said):
+def test_an_image_that_is_none_is_refused(arena, image, problem):
     code, out, err = arena("install", "--image", image)
     assert (code, out) == (2, "")
-    assert said in err.splitlines()[0]
+    assert problem in err.splitlines()[0]
 
 
 def test_an_image_is_required_only_for_controller_or_agent(arena):
@@ -429,13 +439,13 @@ def test_flags_that_contradict_each_other_are_refused(arena):
 
 def test_values_cannot_change_the_structure_of_a_manifest():
     text = 'x"}\n---\nkind: Secret'
-    found = install.installation_objects(
+    objects = install.installation_objects(
         Installation(image=IMAGE, runtime_class=text, node_selector={text: text})
     )
     plain = install.installation_objects(Installation(image=IMAGE))
-    assert [one["kind"] for one in found] == [one["kind"] for one in plain]
+    assert [manifest["kind"] for manifest in objects] == [manifest["kind"] for manifest in plain]
     assert named("ConfigMap", "arena-topo-fabric", fabric=text)["data"] == {"fabric.yaml": text}
-    pod = found[-1]["spec"]["template"]["spec"]
+    pod = objects[-1]["spec"]["template"]["spec"]
     assert (pod["runtimeClassName"], pod["nodeSelector"]) == (text, {text: text})
 
 
@@ -445,8 +455,8 @@ def test_values_cannot_change_the_structure_of_a_manifest():
 def installed(api: FakeApi, **how: Any) -> list[dict[str, Any]]:
     """Put an installation into the cluster, as `kubectl apply` does."""
     objects = list(install.installation_objects(Installation(image=IMAGE, **how)))
-    for one in objects:
-        api.add(one)
+    for manifest in objects:
+        api.add(manifest)
     return objects
 
 
@@ -464,7 +474,7 @@ def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
     over = {**job("over", labels={INLINE: "v1"}), "status": {"launcherStatus": "Succeeded"}}
     waiting = job("waiting")
     waiting["metadata"]["annotations"] = {STATE: "waiting"}
-    found = dict(
+    named_jobs = dict(
         dependents(
             [
                 over,
@@ -476,7 +486,7 @@ def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
             ]
         )
     )
-    assert found == {
+    assert named_jobs == {
         "team-a/waiting": "waits to be started, by the controller where one runs",
         "team-a/placed": "has workers that get their node from arena-topo-placement",
         "team-a/claims": "has workers that get their GPUs from arena-topo-claims",
@@ -506,11 +516,11 @@ def test_what_is_installed_is_printed_in_the_order_in_which_it_may_go(arena, api
     code, out, err = arena("install", "--remove")
     printed = list(yaml.safe_load_all(out))
     assert code == 0
-    assert [kubectl_name(one) for one in printed] == [
-        kubectl_name(one) for one in reversed(objects)
+    assert [kubectl_name(manifest) for manifest in printed] == [
+        kubectl_name(manifest) for manifest in reversed(objects)
     ]
-    assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in printed)
-    assert all(set(one["metadata"]) <= {"name", "namespace"} for one in printed)
+    assert all(set(manifest) == {"apiVersion", "kind", "metadata"} for manifest in printed)
+    assert all(set(manifest["metadata"]) <= {"name", "namespace"} for manifest in printed)
     assert "1 node keeps its label" in err
     assert "arena-topo nodes default n1" in err
 

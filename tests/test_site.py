@@ -171,7 +171,7 @@ AT_WIDTHS = """<script>
 def site(tmp_path_factory) -> Path:
     """The site as it is built."""
     if importlib.util.find_spec("mkdocs") is None:
-        pytest.skip("mkdocs, which builds the site, is not installed (the extra `docs`)")
+        pytest.skip("mkdocs, which builds the site, is not installed: pip install --group docs")
     folder = tmp_path_factory.mktemp("site")
     line = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict"]
     subprocess.run([*line, "-f", str(SITE / "mkdocs.yml"), "-d", str(folder)], check=True)
@@ -209,7 +209,13 @@ def test_no_comment_of_a_page_is_in_what_is_built(site):
 @pytest.mark.skipif(not shutil.which("chromium"), reason="chromium, which looks, is not installed")
 @pytest.mark.parametrize(
     "page",
-    ["howto/stock-cluster.html", "reference/submit-mpi.html", "reliability.html", "index.html"],
+    [
+        "howto/stock-cluster.html",
+        "reference/submit-mpi.html",
+        "reliability.html",
+        "index.html",
+        "output.html",
+    ],
 )
 def test_screens_fit_from_1280_pixels_on_and_phones_break_no_names_nor_shrink_pictures(site, page):
     seen = looked_at(site, page, [390, 1280, 1440, 1920])

@@ -25,7 +25,7 @@ SYSTEM = published.OWN_NAMESPACE
 """The namespace of the controller, the agent, and their ConfigMaps."""
 
 VIEW = published.VIEW
-"""The ConfigMap there with which users plan without the right to list nodes."""
+"""The ConfigMap of that namespace with which users plan without the right to list nodes."""
 
 CONTROLLER = "arena-topo-controller"
 """The controller's Deployment, ServiceAccount and Lease."""
@@ -67,9 +67,9 @@ class Installation:
 
     The image may be empty if neither controller nor agent is installed. `gang`: the cluster has the
     gang scheduling of scheduling.k8s.io. `ack`: the controller also publishes in the format and
-    namespace of ACK's tools. `fabric` is the text of the controller's fabric file, empty without
-    one. `node_selector` selects the nodes with GPUs (empty: those with a label
-    of GPUs), `runtime_class` is the container runtime that shows them to the agent.
+    namespace of ACK's tools. `fabric` is the text of the controller's fabric file, or empty.
+    `node_selector` selects the nodes with GPUs (empty: those with a label of GPUs), `runtime_class`
+    is the container runtime that shows them to the agent.
     """
 
     image: str
@@ -137,7 +137,7 @@ def all_objects() -> tuple[Manifest, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One verb on one resource of a group; `everywhere`: in all namespaces, or in none."""
+    """A verb on a resource of a group; `everywhere`: in all namespaces, or in none."""
 
     verb: str
     group: str

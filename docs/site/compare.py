@@ -59,21 +59,21 @@ def normal(line: str, changes: list[str]) -> str:
 
 def in_order(lines: list[str]) -> list[str]:
     """The lines with those sorted that processes write in any order."""
-    found: list[str] = []
+    ordered: list[str] = []
     start = 0
     for number in range(len(lines) + 1):
         if number < len(lines) and _RANK.match(lines[number].strip()):
             continue
-        found += sorted(lines[start:number])
-        found += lines[number : number + 1]
+        ordered += sorted(lines[start:number])
+        ordered += lines[number : number + 1]
         start = number + 1
-    return found
+    return ordered
 
 
 def same(shown: list[str], seen: list[str], changes: list[str]) -> bool:
     """Whether a page shows what was seen."""
-    pattern = [one if _any(one) else normal(one, changes) for one in in_order(shown)]
-    text = [normal(one, changes) for one in in_order(seen)]
+    pattern = [line if _any(line) else normal(line, changes) for line in in_order(shown)]
+    text = [normal(line, changes) for line in in_order(seen)]
     # The ends of `text` that the lines of `pattern` so far can have reached.
     ends = {0}
     for line in pattern:
@@ -100,8 +100,10 @@ def merged(
     if same(shown, seen, changes):
         return shown
     shown, seen = in_order(shown), in_order(seen)
-    old = [f"\0{number}" if _any(one) else normal(one, changes) for number, one in enumerate(shown)]
-    new = [normal(one, changes) for one in seen]
+    old = [
+        f"\0{number}" if _any(line) else normal(line, changes) for number, line in enumerate(shown)
+    ]
+    new = [normal(line, changes) for line in seen]
     at: dict[int, int] = {}
     for start, other, size in difflib.SequenceMatcher(
         None, old, new, autojunk=False
@@ -115,10 +117,10 @@ def merged(
     for number, line in enumerate(shown):
         if not _any(line):
             continue
-        before = next((one for one in range(number - 1, -1, -1) if one in at), None)
-        after = next((one for one in range(number + 1, len(shown)) if one in at), None)
+        before = next((near for near in range(number - 1, -1, -1) if near in at), None)
+        after = next((near for near in range(number + 1, len(shown)) if near in at), None)
         if before is None and number > 0 and after is None and number < len(shown) - 1:
-            continue  # nothing of what stands around it is there any more
+            continue  # nothing of what was around it is left
         start = number if before is None else at[before] + number - before
         end = number + 1 + (len(seen) - len(shown) if after is None else at[after] - after)
         if 0 <= start <= end <= len(seen):

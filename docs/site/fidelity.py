@@ -79,10 +79,12 @@ class Row:
 
     def estimate(self, constants: Constants = FITTED) -> Estimate:
         """What the model says of it."""
-        found = estimate(self.hosts, algorithm=self.algorithm, wire=self.wire, constants=constants)
-        if found is None:
+        estimated = estimate(
+            self.hosts, algorithm=self.algorithm, wire=self.wire, constants=constants
+        )
+        if estimated is None:
             raise ValueError(f"row {self.name} has a single GPU")
-        return found
+        return estimated
 
 
 # ---------------------------------------------------------------- rows
@@ -90,17 +92,17 @@ class Row:
 
 def rows() -> tuple[tuple[Row, ...], dict[str, str]]:
     """The usable rows, and why each of the others is not one."""
-    found: list[Row] = []
+    usable: list[Row] = []
     left: dict[str, str] = {}
     with ROWS.open(encoding="utf-8") as file:
-        for one in csv.DictReader(file, delimiter="\t"):
-            if one["algo"] == "SHARP":
-                left[one["id"]] = "SHARP: switches of the network reduce, which is not modelled"
-            elif one["usable"] != "1":
-                left[one["id"]] = one["note"]
+        for fields in csv.DictReader(file, delimiter="\t"):
+            if fields["algo"] == "SHARP":
+                left[fields["id"]] = "SHARP: switches of the network reduce, which is not modelled"
+            elif fields["usable"] != "1":
+                left[fields["id"]] = fields["note"]
             else:
-                found.append(_row(one))
-    return tuple(found), left
+                usable.append(_row(fields))
+    return tuple(usable), left
 
 
 def _without_p2p(machine: Machine) -> Machine:
@@ -108,24 +110,24 @@ def _without_p2p(machine: Machine) -> Machine:
     return replace(machine, gpus=tuple(replace(gpu, model="RTX 4090") for gpu in machine.gpus))
 
 
-def _row(one: Mapping[str, str]) -> Row:
-    nodes = int(one["nodes"])
-    cards, speed = int(one["nics_per_node"]), float(one["nic_GBps"])
-    machines = [_machine(one["machine"], f"node-{node}") for node in range(nodes)]
-    size = 2 if one["gpus_per_node"] == "any" else int(one["gpus_per_node"])
+def _row(fields: Mapping[str, str]) -> Row:
+    nodes = int(fields["nodes"])
+    cards, speed = int(fields["nics_per_node"]), float(fields["nic_GBps"])
+    machines = [_machine(fields["machine"], f"node-{node}") for node in range(nodes)]
+    size = 2 if fields["gpus_per_node"] == "any" else int(fields["gpus_per_node"])
     # The NICs of a row are those of its GPUs, or of the whole machine where it has one for each.
     many = size if 0 < cards < len(machines[0].gpus) and size < len(machines[0].gpus) else 0
-    gpus = gpu_set(SETS.get(one["id"], range(size)))
+    gpus = gpu_set(SETS.get(fields["id"], range(size)))
     if cards and nodes > 1:
         served = size if many else len(machines[0].gpus)
         machines = [_carded(machine, cards, speed, served) for machine in machines]
-    software = SOFTWARE.get(one["id"])
+    software = SOFTWARE.get(fields["id"])
     if software is not None:
         machines = [replace(machine, software=software) for machine in machines]
-    if one["class"] == "pcie-staged":
+    if fields["class"] == "pcie-staged":
         machines = [_without_p2p(machine) for machine in machines]
-    if one["class"].startswith("mnnvl"):
-        racks = 2 if one["class"] == "mnnvl-2racks" else 1
+    if fields["class"].startswith("mnnvl"):
+        racks = 2 if fields["class"] == "mnnvl-2racks" else 1
         trays = nodes // racks
         hosts = [
             Host(parts=tuple((machine, gpus) for machine in machines[start : start + trays]))
@@ -133,17 +135,17 @@ def _row(one: Mapping[str, str]) -> Row:
         ]
     else:
         hosts = [Host.of(machine, gpus) for machine in machines]
-    algorithm = Algorithm.RING if one["algo"] == "ring" else None
-    wire = Wire.TCP if one["id"] in TCP_ROWS else Wire.RDMA
+    algorithm = Algorithm.RING if fields["algo"] == "ring" else None
+    wire = Wire.TCP if fields["id"] in TCP_ROWS else Wire.RDMA
     return Row(
-        name=one["id"],
-        source=one["source"],
-        url=one["url"],
-        case=one["class"],
-        kind=one["kind"],
-        note=one["note"],
-        healthy=one["healthy"] == "1",
-        measured=float(one["measured_busbw"]),
+        name=fields["id"],
+        source=fields["source"],
+        url=fields["url"],
+        case=fields["class"],
+        kind=fields["kind"],
+        note=fields["note"],
+        healthy=fields["healthy"] == "1",
+        measured=float(fields["measured_busbw"]),
         hosts=tuple(hosts),
         algorithm=algorithm,
         wire=wire if nodes > 1 else None,
@@ -184,11 +186,11 @@ def _pcie(
 
     def made(node: str) -> Machine:
         links = [list(line) for line in flat(size, Link.parse(link))]
-        for one, other in itertools.permutations(range(size), 2):
-            if one * sockets // size != other * sockets // size:
-                links[one][other] = Link.parse("SYS")
-            if pairs and one // 2 == other // 2:
-                links[one][other] = Link.parse(pairs)
+        for first, other in itertools.permutations(range(size), 2):
+            if first * sockets // size != other * sockets // size:
+                links[first][other] = Link.parse("SYS")
+            if pairs and first // 2 == other // 2:
+                links[first][other] = Link.parse(pairs)
         return Machine(
             name=node,
             gpus=tuple(GPU(index=index, model=model) for index in range(size)),
@@ -230,10 +232,10 @@ def fit(given: Iterable[Row], start: Constants = FITTED) -> Constants:
     """
     ratios: dict[str, list[float]] = defaultdict(list)
     for row in given:
-        found = row.estimate(start)
-        key = _constant(found, row)
+        estimated = row.estimate(start)
+        key = _constant(estimated, row)
         if key is not None and row.healthy:
-            ratios[key].append(row.measured / found.point)
+            ratios[key].append(row.measured / estimated.point)
 
     def new(key: str, old: Factor) -> Factor:
         return _factor(old, ratios[key]) if ratios[key] else old
@@ -264,28 +266,28 @@ _SIMPLE = (
 )
 
 
-def _constant(found: Estimate, row: Row) -> str | None:
-    """The constant that decides an estimate's point; None for those that stand on no rows here."""
+def _constant(estimated: Estimate, row: Row) -> str | None:
+    """The constant that decides an estimate's point; None for those without rows here."""
     machine, _ = row.hosts[0].parts[0]
     architecture = MODELS[machine.model].architecture if machine.model in MODELS else None
     software = machine.software
-    if found.limited_by is Limit.HOST:
+    if estimated.limited_by is Limit.HOST:
         old = architecture in {Architecture.VOLTA, Architecture.AMPERE}
-        key = "tree" if old and found.regime is Regime.TWO_HOSTS else None
-    elif found.regime in {Regime.TWO_HOSTS, Regime.HOSTS}:
+        key = "tree" if old and estimated.regime is Regime.TWO_HOSTS else None
+    elif estimated.regime in {Regime.TWO_HOSTS, Regime.HOSTS}:
         key = "network" if software.gdr else "no_gdr"
         key = "cxi" if software.plugin is Plugin.CXI else key
-    elif found.regime is Regime.NVLS:
+    elif estimated.regime is Regime.NVLS:
         key = architecture if len(row.hosts[0].parts) == 1 else "domain"
-    elif found.regime in {Regime.SWITCH, Regime.MESH}:
+    elif estimated.regime in {Regime.SWITCH, Regime.MESH}:
         key = "volta" if architecture is Architecture.VOLTA else "nvlink"
-        mesh = found.regime is Regime.MESH and architecture is Architecture.AMPERE
+        mesh = estimated.regime is Regime.MESH and architecture is Architecture.AMPERE
         key = "mesh" if mesh and _paths(row) == {LinkKind.NVLINK} else key
         key = "tcpx" if software.plugin is Plugin.TCPX else key
-    elif found.regime is Regime.PCIE:
+    elif estimated.regime is Regime.PCIE:
         key = "pcie_switch" if min(_paths(row)) >= LinkKind.PXB else "pcie_host"
     else:
-        key = {Regime.BRIDGE: "bridge", Regime.ISLANDS: "islands"}.get(found.regime)
+        key = {Regime.BRIDGE: "bridge", Regime.ISLANDS: "islands"}.get(estimated.regime)
     return key
 
 
@@ -339,12 +341,12 @@ SMALLEST = 1 << 20
 
 def sweeps() -> dict[tuple[str, int], list[tuple[int, float]]]:
     """Bytes and bus bandwidth of each sweep, by its name and its ranks."""
-    found: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    points: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
     with SWEEPS.open(encoding="utf-8") as file:
-        for one in csv.DictReader(file, delimiter="\t"):
-            size, rate = int(one["bytes"]), float(one["busbw_GBps"])
-            found[one["sweep"], int(one["ranks"])].append((size, rate))
-    return dict(found)
+        for fields in csv.DictReader(file, delimiter="\t"):
+            size, rate = int(fields["bytes"]), float(fields["busbw_GBps"])
+            points[fields["sweep"], int(fields["ranks"])].append((size, rate))
+    return dict(points)
 
 
 def latency(ranks: int, points: Sequence[tuple[int, float]]) -> float:
@@ -364,11 +366,11 @@ def latency(ranks: int, points: Sequence[tuple[int, float]]) -> float:
 
 def latencies() -> dict[str, Factor]:
     """The latency of the sweeps over NVLink, over PCIe and between hosts."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_kind: dict[str, list[float]] = defaultdict(list)
     for (name, ranks), points in sweeps().items():
         kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), "nvlink")
-        found[kind].append(latency(ranks, points))
-    return {kind: _spread(some) for kind, some in found.items()}
+        by_kind[kind].append(latency(ranks, points))
+    return {kind: _spread(some) for kind, some in by_kind.items()}
 
 
 # ---------------------------------------------------------------- how far it holds
@@ -413,16 +415,16 @@ class Order:
 def order(given: Sequence[Tried]) -> Order:
     """How pairs within a source are ordered; forecasts within 1 % of each other are a tie."""
     right = wrong = ties = 0
-    for one, other in itertools.combinations(given, 2):
-        if one.row.source != other.row.source:
+    for first, other in itertools.combinations(given, 2):
+        if first.row.source != other.row.source:
             continue
-        if max(one.row.measured, other.row.measured) < 1.05 * min(
-            one.row.measured, other.row.measured
+        if max(first.row.measured, other.row.measured) < 1.05 * min(
+            first.row.measured, other.row.measured
         ):
             continue
-        if abs(math.log(one.found.point / other.found.point)) < math.log(1.01):
+        if abs(math.log(first.found.point / other.found.point)) < math.log(1.01):
             ties += 1
-        elif (one.found.point > other.found.point) == (one.row.measured > other.row.measured):
+        elif (first.found.point > other.found.point) == (first.row.measured > other.row.measured):
             right += 1
         else:
             wrong += 1
@@ -432,8 +434,8 @@ def order(given: Sequence[Tried]) -> Order:
 def spearman(given: Sequence[Tried]) -> float:
     """The rank correlation of forecast and measured values."""
     pairs = (
-        _ranks([one.found.point for one in given]),
-        _ranks([one.row.measured for one in given]),
+        _ranks([trial.found.point for trial in given]),
+        _ranks([trial.row.measured for trial in given]),
     )
     return statistics.correlation(*pairs)
 
@@ -445,7 +447,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def absolute(given: Sequence[Tried]) -> list[float]:
     """The sizes of the errors, smallest first."""
-    return sorted(abs(one.error) for one in given)
+    return sorted(abs(trial.error) for trial in given)
 
 
 WIDE = frozenset({Regime.TCP, Regime.STAGED})
@@ -455,16 +457,16 @@ WIDE = frozenset({Regime.TCP, Regime.STAGED})
 def width(given: Sequence[Tried]) -> float:
     """The median width (high / low) of ranges, without those that are wide by nature."""
     return statistics.median(
-        one.found.high / one.found.low for one in given if one.found.regime not in WIDE
+        trial.found.high / trial.found.low for trial in given if trial.found.regime not in WIDE
     )
 
 
 def counted(given: Sequence[Tried]) -> list[Tried]:
     """The rows of classes with two sources and more: others are only compared with themselves."""
     sources: dict[str, set[str]] = defaultdict(set)
-    for one in given:
-        sources[one.row.case].add(one.row.source)
-    return [one for one in given if len(sources[one.row.case]) > 1]
+    for trial in given:
+        sources[trial.row.case].add(trial.row.source)
+    return [trial for trial in given if len(sources[trial.row.case]) > 1]
 
 
 # ---------------------------------------------------------------- the page
@@ -476,7 +478,7 @@ def page() -> str:
     """The whole page."""
     usable, left = rows()
     every = tried(usable)
-    healthy = [one for one in every if one.row.healthy]
+    healthy = [trial for trial in every if trial.row.healthy]
     return "\n".join(
         [
             *_head(healthy, every),
@@ -507,7 +509,7 @@ def _summary(name: str, given: Sequence[Tried]) -> str:
     return (
         f"| {name} | {len(given)} | {_percent(statistics.median(errors))}"
         f" | {_percent(quantile(errors, 0.9))}"
-        f" | {_percent(sum(one.inside for one in given) / len(given), 0)}"
+        f" | {_percent(sum(trial.inside for trial in given) / len(given), 0)}"
         f" | {width(given):.2f} | {spearman(given):.3f}"
         f" | {pairs.right} / {pairs.wrong} / {pairs.ties} |"
     )
@@ -521,9 +523,9 @@ KINDS = {
 
 
 def _head(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
-    sources = len({one.row.source for one in every})
+    sources = len({trial.row.source for trial in every})
     judged = counted(healthy)
-    alone = sorted({one.row.case for one in healthy} - {one.row.case for one in judged})
+    alone = sorted({trial.row.case for trial in healthy} - {trial.row.case for trial in judged})
     return [
         "# How true the forecasts are",
         "",
@@ -538,7 +540,7 @@ def _head(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
         "| rows | | median | 90th | in range | width | Spearman | pairs: right / wrong / tie |",
         "|---|---|---|---|---|---|---|---|",
         *(
-            _summary(words, [one for one in judged if one.row.kind == kind])
+            _summary(words, [trial for trial in judged if trial.row.kind == kind])
             for kind, words in KINDS.items()
         ),
         _summary("healthy", healthy),
@@ -579,12 +581,12 @@ def _outside(every: Sequence[Tried]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.row.name} ({one.row.case}) | {one.row.source} | {one.row.kind}"
-        f" | {'yes' if one.row.healthy else 'no'} | {one.row.measured:g}"
-        f" | {one.found.low:.1f} to {one.found.high:.1f}"
-        f" | {CAUSES.get(one.row.name) or one.row.note or 'not known'} |"
-        for one in sorted(every, key=lambda one: (not one.row.healthy, int(one.row.name)))
-        if not one.inside
+        f"| {trial.row.name} ({trial.row.case}) | {trial.row.source} | {trial.row.kind}"
+        f" | {'yes' if trial.row.healthy else 'no'} | {trial.row.measured:g}"
+        f" | {trial.found.low:.1f} to {trial.found.high:.1f}"
+        f" | {CAUSES.get(trial.row.name) or trial.row.note or 'not known'} |"
+        for trial in sorted(every, key=lambda trial: (not trial.row.healthy, int(trial.row.name)))
+        if not trial.inside
     ]
     return [*lines, ""]
 
@@ -594,11 +596,11 @@ def _classes(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
         if not given:
             return "0 | | | |"
         errors = absolute(given)
-        worst = max((one.error for one in given), key=abs)
+        worst = max((trial.error for trial in given), key=abs)
         return (
             f"{len(given)} | {_percent(statistics.median(errors))}"
             f" | {_percent(quantile(errors, 0.9))}"
-            f" | {_signed(statistics.mean(one.error for one in given))} | {_signed(worst)}"
+            f" | {_signed(statistics.mean(trial.error for trial in given))} | {_signed(worst)}"
         )
 
     lines = [
@@ -609,9 +611,9 @@ def _classes(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
         "| class | rows | median | 90th | bias | worst | rows | median | 90th | bias | worst |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for kind in sorted({one.row.case for one in every}):
-        good = [one for one in healthy if one.row.case == kind]
-        some = [one for one in every if one.row.case == kind]
+    for kind in sorted({trial.row.case for trial in every}):
+        good = [trial for trial in healthy if trial.row.case == kind]
+        some = [trial for trial in every if trial.row.case == kind]
         lines.append(f"| {kind} | {cells(good)} | {cells(some)} |")
     return [*lines, ""]
 
@@ -627,16 +629,16 @@ def _sources(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
     def cells(given: Sequence[Tried]) -> str:
         if not given:
             return "0 | | | "
-        found = order(given)
-        worst = max((one.error for one in given), key=abs)
+        pairs = order(given)
+        worst = max((trial.error for trial in given), key=abs)
         return (
             f"{len(given)} | {_percent(statistics.median(absolute(given)))} | {_signed(worst)}"
-            f" | {found.right} / {found.wrong} / {found.ties}"
+            f" | {pairs.right} / {pairs.wrong} / {pairs.ties}"
         )
 
-    for source in sorted({one.row.source for one in every}):
-        good = [one for one in healthy if one.row.source == source]
-        some = [one for one in every if one.row.source == source]
+    for source in sorted({trial.row.source for trial in every}):
+        good = [trial for trial in healthy if trial.row.source == source]
+        some = [trial for trial in every if trial.row.source == source]
         url = some[0].row.url
         name = f"[{source}]({url})" if url else source
         lines.append(f"| {name} | {cells(good)} | {cells(some)} |")
@@ -673,8 +675,8 @@ def _constants() -> list[str]:
     ]
     every = {key: getattr(FITTED, key) for key in _SIMPLE} | dict(FITTED.nvls)
     for key, what in _MEANS.items():
-        one = every[key]
-        lines.append(f"| {what} | {one.value:g} | {one.low:g} | {one.high:g} | {one.rows} |")
+        row = every[key]
+        lines.append(f"| {what} | {row.value:g} | {row.low:g} | {row.high:g} | {row.rows} |")
     return [*lines, ""]
 
 
@@ -709,12 +711,12 @@ def _worst(every: Sequence[Tried]) -> list[str]:
         "| row | source | healthy | measured | forecast | range | error |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in sorted(every, key=lambda one: -abs(one.error))[:15]:
-        healthy = "yes" if one.row.healthy else "no"
+    for trial in sorted(every, key=lambda trial: -abs(trial.error))[:15]:
+        healthy = "yes" if trial.row.healthy else "no"
         lines.append(
-            f"| {one.row.name} ({one.row.case}) | {one.row.source} | {healthy}"
-            f" | {one.row.measured:g} | {one.found.point:.1f}"
-            f" | {one.found.low:.1f} to {one.found.high:.1f} | {_signed(one.error)} |"
+            f"| {trial.row.name} ({trial.row.case}) | {trial.row.source} | {healthy}"
+            f" | {trial.row.measured:g} | {trial.found.point:.1f}"
+            f" | {trial.found.low:.1f} to {trial.found.high:.1f} | {_signed(trial.error)} |"
         )
     return [*lines, ""]
 
@@ -728,7 +730,7 @@ def _out(left: Mapping[str, str]) -> list[str]:
     ]
     reasons = sorted(set(left.values()))
     for why in reasons:
-        named = [name for name, said in left.items() if said == why]
+        named = [name for name, reason in left.items() if reason == why]
         lines.append(f"| {', '.join(named)} | {why} |")
     return [
         *lines,
@@ -768,9 +770,9 @@ def _tried() -> list[str]:
 def main(words: Sequence[str]) -> int:
     """Write the page; `--check` compares it, `--fit` prints constants."""
     if words == ["--fit"]:
-        found = fit(rows()[0])
-        lines = [f"    {key}={getattr(found, key)}," for key in _SIMPLE]
-        lines += [f"    nvls={dict(found.nvls)},", f"    latency={dict(found.latency)},"]
+        text = fit(rows()[0])
+        lines = [f"    {key}={getattr(text, key)}," for key in _SIMPLE]
+        lines += [f"    nvls={dict(text.nvls)},", f"    latency={dict(text.latency)},"]
         lines.append(f"    overlap={training_pairs.fit(training_pairs.pairs(_machine))},")
         sys.stdout.write("\n".join(lines) + "\n")
         return 0

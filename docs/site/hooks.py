@@ -78,9 +78,12 @@ def screen(source: str, *_: object, **__: object) -> str:
 def _kinds(lines: list[str]) -> list[str]:
     """Of each line whether it is a `command`, `more` of it, `output`, or a `gap` in that."""
     kinds = ["gap" if line.strip() == ANY_LINES else "output" for line in lines]
-    for one in commands(Block(kind="console", line=0, indent="", lines=tuple(lines))):
-        first = one.line - 1
-        kinds[first : first + len(one.typed)] = ["command", *["more"] * (len(one.typed) - 1)]
+    for command in commands(Block(kind="console", line=0, indent="", lines=tuple(lines))):
+        first = command.line - 1
+        kinds[first : first + len(command.typed)] = [
+            "command",
+            *["more"] * (len(command.typed) - 1),
+        ]
     return kinds
 
 

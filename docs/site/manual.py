@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from reference import exit_codes, line, own, shown, told, write
+from reference import exit_codes, help_and_default, line, own, shown, write
 
 from arena_topo import __version__
 from arena_topo.cli.catalogue import CatalogueOption, Command, commands
@@ -43,15 +43,15 @@ def plain(text: str) -> str:
 
 def prose(text: str) -> str:
     """Sentences, one a line, with flags and code in bold; hyphens of words stay hyphens."""
-    found, at = "", 0
+    marked, at = "", 0
     text = " ".join(_LINK.sub(r"\1", text).split())
     for match in _EMPHASIS.finditer(text):
-        found += plain(text[at : match.start()]).replace("\\-", "-")
-        found += rf"\fB{plain(match[1] or match[2])}\fR"
+        marked += plain(text[at : match.start()]).replace("\\-", "-")
+        marked += rf"\fB{plain(match[1] or match[2])}\fR"
         at = match.end()
-    found += plain(text[at:]).replace("\\-", "-")
-    lines = re.sub(r"(?<=[.:;]) (?=[A-Z])", "\n", found).split("\n")
-    return "\n".join(rf"\&{one}" if one[:1] in {".", "\\(aq"} else one for one in lines)
+    marked += plain(text[at:]).replace("\\-", "-")
+    lines = re.sub(r"(?<=[.:;]) (?=[A-Z])", "\n", marked).split("\n")
+    return "\n".join(rf"\&{line}" if line[:1] in {".", "\\(aq"} else line for line in lines)
 
 
 def name(command: Command) -> str:
@@ -70,24 +70,30 @@ def page(command: Command) -> str:
         rf"\fB{plain(' '.join((PROGRAM, *command.path)))}\fR"
         + plain(line(command).removeprefix(" ".join((PROGRAM, *command.path)))),
         ".SH DESCRIPTION",
-        "\n.PP\n".join(prose(one) for one in command.text.split("\n\n")),
+        "\n.PP\n".join(prose(part) for part in command.text.split("\n\n")),
     ]
     if command.aliases:
         also = " or ".join(
-            rf"\fB{plain(' '.join((PROGRAM, *command.path[:-1], one)))}\fR"
-            for one in command.aliases
+            rf"\fB{plain(' '.join((PROGRAM, *command.path[:-1], part)))}\fR"
+            for part in command.aliases
         )
         parts += [".PP", f"It can also be written {also}."]
-    below = [one for one in commands() if one.path and one.path[:-1] == command.path]
+    below = [part for part in commands() if part.path and part.path[:-1] == command.path]
     if below:
         parts += [".SH COMMANDS"]
-        for one in below:
-            parts += [".TP", rf"\fB{plain(' '.join(one.path))}\fR", prose(one.summary)]
+        for part in below:
+            parts += [".TP", rf"\fB{plain(' '.join(part.path))}\fR", prose(part.summary)]
     if command.examples:
         parts += [".SH EXAMPLES"]
         for what, words in command.examples:
             typed = shell_line(words).split("\n")
-            parts += [".TP", plain(what), ".nf", *(rf"\fB{plain(one)}\fR" for one in typed), ".fi"]
+            parts += [
+                ".TP",
+                plain(what),
+                ".nf",
+                *(rf"\fB{plain(part)}\fR" for part in typed),
+                ".fi",
+            ]
     if own(command):
         parts += [".SH OPTIONS", *_panels(own(command))]
     parts += _everywhere() if not command.path else _elsewhere()
@@ -101,11 +107,11 @@ def _summary(command: Command) -> str:
 
 
 def _panels(options: list[CatalogueOption]) -> Iterator[str]:
-    for panel, group in groupby(options, key=lambda one: one.panel):
+    for panel, group in groupby(options, key=lambda option: option.panel):
         if panel not in {"Options", GLOBAL_PANEL}:
             yield f'.SS "{panel}"'
-        for one in group:
-            yield from _option(one)
+        for option in group:
+            yield from _option(option)
 
 
 def _option(option: CatalogueOption) -> Iterator[str]:
@@ -113,7 +119,7 @@ def _option(option: CatalogueOption) -> Iterator[str]:
     names = ", ".join(rf"\fB{plain(each)}\fR" for each in option.names)
     glue = "" if (option.metavar or "").startswith("[=") else " "
     yield names + (rf"{glue}\fI{plain(option.metavar)}\fR" if option.metavar else "")
-    text, default = told(option)
+    text, default = help_and_default(option)
     yield prose(text)
     if default:
         yield rf"Default: \fB{plain(default)}\fR."
@@ -126,7 +132,7 @@ def _everywhere() -> Iterator[str]:
     program = commands()[0]
     yield ".SH GLOBAL OPTIONS"
     yield "Every command takes these, before its name or after it."
-    yield from _panels([one for one in shown(program) if one.panel == GLOBAL_PANEL])
+    yield from _panels([option for option in shown(program) if option.panel == GLOBAL_PANEL])
     yield ".SH EXIT STATUS"
     for number, means in exit_codes():
         yield ".TP"
@@ -149,17 +155,17 @@ def _elsewhere() -> Iterator[str]:
 
 def _see_also(command: Command, below: list[Command]) -> Iterator[str]:
     near = [
-        one
-        for one in commands()
-        if one is not command and (one.path == command.path[:-1] or one in below)
+        other
+        for other in commands()
+        if other is not command and (other.path == command.path[:-1] or other in below)
     ]
-    names = [rf"\fB{plain(name(one))}\fR(1)" for one in near] or [rf"\fB{plain(PROGRAM)}\fR(1)"]
+    names = [rf"\fB{plain(name(other))}\fR(1)" for other in near] or [rf"\fB{plain(PROGRAM)}\fR(1)"]
     yield ",\n".join(names)
 
 
 def texts() -> dict[str, str]:
     """All pages by the names of their files."""
-    return {f"{name(one)}.1": page(one) for one in commands()}
+    return {f"{name(command)}.1": page(command) for command in commands()}
 
 
 if __name__ == "__main__":

@@ -75,25 +75,25 @@ class Block:
     line: int
     indent: str
     lines: tuple[str, ...]
-    said: tuple[tuple[str, str], ...] = ()
+    comments: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """What stands between the fences, without the indent of a list."""
+        """The text between the fences, without the indent of a list."""
         return "".join(f"{line}\n" for line in self.lines)
 
     def get(self, key: str) -> str | None:
-        """What is said above it under a key; the last one if several."""
-        return next((value for name, value in reversed(self.said) if name == key), None)
+        """The value of a comment above it; the last of several."""
+        return next((value for name, value in reversed(self.comments) if name == key), None)
 
     def all(self, key: str) -> list[str]:
-        """All that is said above it under a key."""
-        return [value for name, value in self.said if name == key]
+        """The values of a comment above it."""
+        return [value for name, value in self.comments if name == key]
 
     @property
     def exits(self) -> set[int]:
         """The exit codes that its commands have; 0 is always among them."""
-        return {0, *(int(one) for one in re.findall(r"\d+", self.get("exit") or ""))}
+        return {0, *(int(code) for code in re.findall(r"\d+", self.get("exit") or ""))}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,8 +113,8 @@ class Page:
 
 def pages() -> list[Path]:
     """Every page of the documentation, README.md first."""
-    found = [one for one in (ROOT / "docs").rglob("*.md") if "site" not in one.parts[-2:-1]]
-    return [ROOT / "README.md", *sorted(found)]
+    below = [path for path in (ROOT / "docs").rglob("*.md") if "site" not in path.parts[-2:-1]]
+    return [ROOT / "README.md", *sorted(below)]
 
 
 def read(path: Path) -> Page:
@@ -123,8 +123,8 @@ def read(path: Path) -> Page:
     page = Page(path=path, lines=lines, world="local", blocks=[])
     outside = _blocks(page)
     for match in _COMMENT.finditer("\n".join(outside)):
-        if (said := _SAID.fullmatch(match[1])) and said[1] == "world":
-            page.world = said[2]
+        if (comment := _SAID.fullmatch(match[1])) and comment[1] == "world":
+            page.world = comment[2]
     for block in page.blocks:
         _check(page, block)
     return page
@@ -135,23 +135,21 @@ def _blocks(page: Page) -> list[str]:
     outside: list[str] = []
     first, fence = 0, None
     for number, line in enumerate(page.lines):
-        found = _FENCE.match(line)
-        if fence is None and found and "`" not in found[4]:
-            first, fence = number, found
+        mark = _FENCE.match(line)
+        if fence is None and mark and "`" not in mark[4]:
+            first, fence = number, mark
         elif fence is None:
             outside.append(line)
             continue
-        elif (
-            found and found[2][0] == fence[2][0] and len(found[2]) >= len(fence[2]) and not found[3]
-        ):
+        elif mark and mark[2][0] == fence[2][0] and len(mark[2]) >= len(fence[2]) and not mark[3]:
             inside = page.lines[first + 1 : number]
             page.blocks.append(
                 Block(
                     kind=fence[3],
                     line=first + 1,
                     indent=fence[1],
-                    lines=tuple(one.removeprefix(fence[1]) for one in inside),
-                    said=tuple(_above(page, outside, first + 1)),
+                    lines=tuple(line.removeprefix(fence[1]) for line in inside),
+                    comments=tuple(_above(page, outside, first + 1)),
                 )
             )
             fence = None
@@ -164,7 +162,7 @@ def _blocks(page: Page) -> list[str]:
 def _above(page: Page, outside: list[str], line: int) -> Iterator[tuple[str, str]]:
     """What the comments directly above a block say."""
     text = "\n".join(outside[: line - 1])
-    said: list[tuple[str, str]] = []
+    comments: list[tuple[str, str]] = []
     while (text := text.rstrip()).endswith("-->"):
         start = text.rfind("<!--")
         match = _COMMENT.fullmatch(text[start:])
@@ -173,11 +171,11 @@ def _above(page: Page, outside: list[str], line: int) -> Iterator[tuple[str, str
             break
         key, value = words[1], " ".join(words[2].split())
         if key in ABOVE:
-            said.append((key, value))
+            comments.append((key, value))
         elif key != "world":
             page.problem(line, f"nothing is known of `{key}:` above a block, only {ABOVE}")
         text = text[:start]
-    return reversed(said)
+    return reversed(comments)
 
 
 def _check(page: Page, block: Block) -> None:
@@ -195,17 +193,19 @@ def _check(page: Page, block: Block) -> None:
             json.loads(block.text)
         elif block.kind == "toml":
             tomllib.loads(block.text)
-        elif block.kind == "console" and not any(one.startswith("$ ") for one in block.lines):
+        elif block.kind == "console" and not any(
+            pattern.startswith("$ ") for pattern in block.lines
+        ):
             page.problem(block.line, "a console block without a line that begins with `$ `")
-        for one in block.all("changes"):
-            re.compile(one)
+        for pattern in block.all("changes"):
+            re.compile(pattern)
     except (ValueError, yaml.YAMLError, re.error) as error:
         page.problem(block.line, f"cannot be read as {block.kind}: {error}")
 
 
 def commands(block: Block) -> list[Command]:
     """The commands of a console or bash block; ValueError says which one has no end."""
-    lines, found, number = list(block.lines), [], 0
+    lines, read, number = list(block.lines), [], 0
     while number < len(lines):
         line = lines[number]
         if block.kind == "console":
@@ -228,7 +228,7 @@ def commands(block: Block) -> list[Command]:
             number += 1
         while shown and not shown[-1].strip():
             shown.pop()
-        found.append(
+        read.append(
             Command(
                 text=text,
                 line=block.line + 1 + start,
@@ -236,7 +236,7 @@ def commands(block: Block) -> list[Command]:
                 shown=tuple(shown),
             )
         )
-    return found
+    return read
 
 
 def _whole(text: str) -> bool:

@@ -49,11 +49,11 @@ GUIDES: Mapping[str, tuple[str, ...]] = {
     "topology discover": ("howto/calibrating",),
     "topology publish": ("on-kubernetes", "howto/calibrating"),
     "check": ("on-kubernetes", "howto/pending"),
-    "install": ("on-kubernetes",),
+    "install": ("installation", "fabric-file", "on-kubernetes"),
     "nodes": ("howto/ack",),
     "nodes topology": ("howto/ack",),
     "nodes default": ("howto/ack",),
-    "controller": ("on-kubernetes", "reliability"),
+    "controller": ("on-kubernetes", "fabric-file", "reliability"),
     "config": ("configuration",),
     "config view": ("configuration",),
     "config schema": ("job-file",),
@@ -67,18 +67,18 @@ _DEFAULT = re.compile(r" ?\(default ([^()]+)\)$")
 
 def shown(command: Command) -> list[CatalogueOption]:
     """The flags of a command that its help shows."""
-    return [one for one in command.options if not one.hidden]
+    return [option for option in command.options if not option.hidden]
 
 
 def own(command: Command) -> list[CatalogueOption]:
     """Those that not every command has."""
-    return [one for one in shown(command) if one.panel != GLOBAL_PANEL]
+    return [option for option in shown(command) if option.panel != GLOBAL_PANEL]
 
 
-def told(option: CatalogueOption) -> tuple[str, str | None]:
+def help_and_default(option: CatalogueOption) -> tuple[str, str | None]:
     """What a flag does, and its default where it has one."""
-    found = _DEFAULT.search(option.help)
-    return (option.help[: found.start()], found[1]) if found else (option.help, None)
+    default = _DEFAULT.search(option.help)
+    return (option.help[: default.start()], default[1]) if default else (option.help, None)
 
 
 def line(command: Command) -> str:
@@ -132,17 +132,19 @@ def _flag(option: CatalogueOption) -> str:
 def _table(options: list[CatalogueOption]) -> Iterator[str]:
     yield "| Flag | What it does | Default |"
     yield "|---|---|---|"
-    for one in options:
-        text, default = told(one)
-        said = sentence(text)
-        if one.deprecated:
-            old = " and ".join(code(name) for name in one.deprecated)
-            said += f" {old} {'are' if len(one.deprecated) > 1 else 'is'} the old way to write it."
-        yield f"| {_flag(one)} | {said} | {code(default) if default else ''} |"
+    for option in options:
+        text, default = help_and_default(option)
+        meaning = sentence(text)
+        if option.deprecated:
+            old = " and ".join(code(name) for name in option.deprecated)
+            meaning += (
+                f" {old} {'are' if len(option.deprecated) > 1 else 'is'} the old way to write it."
+            )
+        yield f"| {_flag(option)} | {meaning} | {code(default) if default else ''} |"
 
 
 def _panels(options: list[CatalogueOption]) -> Iterator[str]:
-    for panel, group in groupby(options, key=lambda one: one.panel):
+    for panel, group in groupby(options, key=lambda option: option.panel):
         if panel != "Options":
             yield f"### {panel}\n"
         yield from _table(list(group))
@@ -174,7 +176,7 @@ def page(command: Command) -> str:
     parts += [sentence(text.replace("\n", " ")) + "\n" for text in command.text.split("\n\n")]
     parts += ["```text", line(command), "```", ""]
     if command.aliases:
-        names = [f"`{PROGRAM} {' '.join((*command.path[:-1], one))}`" for one in command.aliases]
+        names = [f"`{PROGRAM} {' '.join((*command.path[:-1], part))}`" for part in command.aliases]
         parts += [f"It can also be written {' or '.join(names)}.", ""]
     if _below(command):
         parts += ["## Commands", "", *_list(_below(command)), ""]
@@ -188,27 +190,37 @@ def page(command: Command) -> str:
     options = f"{also} [global options](index.md#global-options)"
     codes = "exit codes are those of [every command](index.md#exit-codes)"
     columns = ""
-    if any("--output" in one.names for one in own(command)):
-        columns = "; [columns and JSON keys](../output.md)"
+    if any("--output" in part.names for part in own(command)):
+        columns = f"; [columns and JSON keys](../output.md{_output_section(command)})"
     parts += [f"{options}{columns}; {codes}.", "", *_see_also(command)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _output_section(command: Command) -> str:
+    """The anchor of what docs/output.md says about a command, or about its group; else empty."""
+    text = (DOCS / "output.md").read_text(encoding="utf-8")
+    for words in (" ".join(command.path), command.path[0]):
+        for heading in re.findall(r"^## (.+)$", text, re.MULTILINE):
+            if words in re.split(", | and ", heading):
+                return f"#{heading.lower().replace(',', '').replace(' ', '-')}"
+    return ""
 
 
 def _below(command: Command) -> list[Command]:
     depth = len(command.path) + 1
     return [
-        one
-        for one in commands()
-        if one.path[: depth - 1] == command.path and len(one.path) == depth
+        other
+        for other in commands()
+        if other.path[: depth - 1] == command.path and len(other.path) == depth
     ]
 
 
-def _list(found: list[Command]) -> Iterator[str]:
+def _list(listed: list[Command]) -> Iterator[str]:
     yield "| Command | What it does |"
     yield "|---|---|"
-    for one in found:
-        name = f"[{PROGRAM} {' '.join(one.path)}]({file_name(one.path)})"
-        yield f"| {name} | {sentence(one.summary)} |"
+    for command in listed:
+        name = f"[{PROGRAM} {' '.join(command.path)}]({file_name(command.path)})"
+        yield f"| {name} | {sentence(command.summary)} |"
 
 
 def exit_codes() -> list[tuple[str, str]]:
@@ -222,7 +234,7 @@ def exit_codes() -> list[tuple[str, str]]:
 def index() -> str:
     """The page of the program itself."""
     program, *rest = commands()
-    leaves = [one for one in rest if not one.commands]
+    leaves = [part for part in rest if not part.commands]
     same = f"`{PROGRAM} COMMAND --help` and `man {PROGRAM}` say the same"
     parts = [
         "# Commands",
@@ -235,7 +247,7 @@ def index() -> str:
         "",
         "Every command takes these, before its name or after it.",
         "",
-        *_table([one for one in shown(program) if one.panel == GLOBAL_PANEL]),
+        *_table([part for part in shown(program) if part.panel == GLOBAL_PANEL]),
         "",
         (
             "Most flags can also be set by [a variable](environment.md), or in [a file of"
@@ -272,7 +284,9 @@ def environment() -> str:
     ]
     for (flag, variables), having in sorted(users.items(), key=lambda row: row[0]):
         every = any(not command.path for command in having)
-        names = ", ".join(f"[{' '.join(one.path)}]({file_name(one.path)})" for one in having)
+        names = ", ".join(
+            f"[{' '.join(command.path)}]({file_name(command.path)})" for command in having
+        )
         names = "all" if every else names
         parts.append(f"| `{flag}` | {', '.join(map(code, variables))} | {names} |")
     return "\n".join(parts) + "\n"
@@ -349,7 +363,7 @@ def machines() -> str:
 
 def texts() -> dict[str, str]:
     """All pages by the names of their files."""
-    made = {file_name(one.path): page(one) for one in commands() if one.path}
+    made = {file_name(command.path): page(command) for command in commands() if command.path}
     known = {"environment.md": environment(), "machines.md": machines()}
     return {"index.md": index(), **made, **known}
 

@@ -56,7 +56,7 @@ class Place:
     folder: Path
     env: dict[str, str]
 
-    def told(self, text: str) -> str:
+    def shown(self, text: str) -> str:
         """A text as a page has it: nothing of this machine is in it."""
         text = text.replace(str(self.home), HOME)
         text = re.sub(r"127\.0\.0\.1:\d{4,5}\b", "127.0.0.1:6443", text)
@@ -119,21 +119,21 @@ def _end_all(home: Path) -> None:
     """End each process of this home: supervisors of jobs, refreshes in the background."""
     wanted = f"HOME={home}".encode()
     for _ in range(5):
-        found = []
+        running = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        if not found:
+                    running.append(int(entry.name))
+        if not running:
             return
-        for pid in found:
+        for pid in running:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
 class _Terminal(FakeTerminal):
-    """One with tabs, and whose long lines are told as the lines that they are."""
+    """A terminal with tabs, whose long lines are whole lines."""
 
     def feed(self, data: str) -> None:
         data = _OTHER_CODES.sub("", data)
@@ -143,15 +143,15 @@ class _Terminal(FakeTerminal):
             super().feed(piece)
 
     def whole_lines(self) -> list[str]:
-        found, line = [], ""
+        whole, line = [], ""
         for part, goes_on in zip(self.lines, self.soft, strict=True):
             line += part.ljust(self.columns) if goes_on else part
             if not goes_on:
-                found.append(line.rstrip())
+                whole.append(line.rstrip())
                 line = ""
-        while found and not found[-1]:
-            found.pop()
-        return found
+        while whole and not whole[-1]:
+            whole.pop()
+        return whole
 
 
 class Shell:
@@ -198,16 +198,16 @@ class Shell:
     def _screen(self, raw: bytes) -> list[str]:
         terminal = _Terminal(COLUMNS, ROWS)
         terminal.feed(raw.decode(errors="replace"))
-        return [self._where.told(line) for line in terminal.whole_lines()]
+        return [self._where.shown(line) for line in terminal.whole_lines()]
 
     def _until_mark(self, raw: bytes, stop: str | None) -> tuple[bytes, int]:
         end = time.monotonic() + PATIENCE
         press_at = 0.0
         while True:
-            if found := _MARK.search(raw):
-                return raw[: found.start()], int(found[1])
-            said = self._where.told(raw.decode(errors="replace")) if stop else ""
-            if stop and stop in said and time.monotonic() > press_at and self._interrupted():
+            if mark := _MARK.search(raw):
+                return raw[: mark.start()], int(mark[1])
+            text = self._where.shown(raw.decode(errors="replace")) if stop else ""
+            if stop and stop in text and time.monotonic() > press_at and self._interrupted():
                 # A program that has just started may not hear it.
                 press_at = time.monotonic() + AGAIN
             try:
@@ -289,5 +289,5 @@ class Interpreter:
         alarm.cancel()
         if not answer:
             raise TooSlow("the interpreter of this page has ended")
-        good, said = json.loads(answer)
-        return None if good else self._where.told(said)
+        good, text = json.loads(answer)
+        return None if good else self._where.shown(text)

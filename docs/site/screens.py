@@ -58,7 +58,7 @@ class Run:
     def _happens(self, world: doc_worlds.World, block: Block, words: str) -> None:
         try:
             world.happens(words.split())
-        except Exception as error:  # noqa: BLE001 (whatever a world says is told)
+        except Exception as error:  # noqa: BLE001 (whatever a world says is reported)
             self.page.problem(block.line, f"`happens: {words}`: {error!r}")
 
     def _block(
@@ -77,10 +77,10 @@ class Run:
             return
         try:
             if block.kind == "python":
-                said = python.run(block.text, self.page.path.name, block.line)
+                trouble = python.run(block.text, self.page.path.name, block.line)
                 self.ran.append((block, 1))
-                if said is not None:
-                    self.page.problem(block.line, f"this fails:\n{said}")
+                if trouble is not None:
+                    self.page.problem(block.line, f"this fails:\n{trouble}")
             elif block.kind in {"console", "bash"}:
                 self._commands(block, shell, world)
         except TooSlow as slow:
@@ -89,13 +89,13 @@ class Run:
 
     def _commands(self, block: Block, shell: Shell, world: doc_worlds.World) -> None:
         try:
-            found = commands(block)
+            typed = commands(block)
         except ValueError as error:
             self.page.problem(block.line, str(error))
             return
         codes: set[int] = {0}
         lines: list[str] = []
-        for command in found:
+        for command in typed:
             world.settle()
             try:
                 seen, code = shell.run(command.text, stop=block.get("stop"))
@@ -109,7 +109,7 @@ class Run:
                 lines += [*command.typed, *self._compared(block, command, seen)]
         for code in sorted(block.exits - codes):
             self.page.problem(block.line, f"says `exit: {code}`, but no command exits with it")
-        self.ran.append((block, len(found)))
+        self.ran.append((block, len(typed)))
         if block.kind == "console":
             self.screens.append((block, lines))
 
@@ -144,7 +144,7 @@ def check(path: Path) -> list[Problem]:
     """All that is wrong with a page, in the order of its lines."""
     page = read(path)
     Run(page).run()
-    return sorted(page.problems, key=lambda one: one.line)
+    return sorted(page.problems, key=lambda problem: problem.line)
 
 
 def write(path: Path) -> tuple[bool, list[Problem]]:
@@ -156,8 +156,8 @@ def write(path: Path) -> tuple[bool, list[Problem]]:
     changed = text != path.read_text(encoding="utf-8")
     if changed:
         path.write_text(text, encoding="utf-8")
-    left = [one for one in page.problems if "is seen otherwise" not in one.text]
-    return changed, sorted(left, key=lambda one: one.line)
+    left = [problem for problem in page.problems if "is seen otherwise" not in problem.text]
+    return changed, sorted(left, key=lambda problem: problem.line)
 
 
 def main(words: list[str]) -> int:
@@ -167,7 +167,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("pages", metavar="PAGE", nargs="*", type=Path, help="all pages if none")
     options = parser.parse_args(words)
     wrong = False
-    for path in [one.resolve() for one in options.pages] or pages():
+    for path in [path.resolve() for path in options.pages] or pages():
         name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         if options.write:
             changed, problems = write(path)

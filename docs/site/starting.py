@@ -94,8 +94,8 @@ def _handle(client: socket.socket) -> None:
     head, streams, _, _ = socket.recv_fds(client, 8, 3)
     if not head:  # it was interrupted before it could ask
         return
-    said = client.makefile("rb").read(int.from_bytes(head, "big"))
-    words, folder, env, group = ast.literal_eval(said.decode())
+    request = client.makefile("rb").read(int.from_bytes(head, "big"))
+    words, folder, env, group = ast.literal_eval(request.decode())
     become = program.becoming(words, env)
     if os.fork() == 0:
         _wait(client, lambda: _become(become, folder, group, streams), streams)

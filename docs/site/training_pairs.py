@@ -60,38 +60,38 @@ class Pair:
 def pairs(machine: MakeMachine) -> list[Pair]:
     """All rows of the table; `machine` makes a named machine for a node."""
     with PAIRS.open(encoding="utf-8") as file:
-        return [_pair(one, machine) for one in csv.DictReader(file, delimiter="\t")]
+        return [_pair(fields, machine) for fields in csv.DictReader(file, delimiter="\t")]
 
 
-def _pair(one: Mapping[str, str], machine: MakeMachine) -> Pair:
-    step = float(one["step_ms"]) / 1e3
-    least = step if one["step_from"] == "solo" else PACKED * step
-    size = int(1e6 * float(one["gradient_MB"]))
+def _pair(fields: Mapping[str, str], machine: MakeMachine) -> Pair:
+    step = float(fields["step_ms"]) / 1e3
+    least = step if fields["step_from"] == "solo" else PACKED * step
+    size = int(1e6 * float(fields["gradient_MB"]))
     span = Span(value=step, low=least, high=step)
     return Pair(
-        name=one["id"],
-        source=one["source"],
-        url=one["url"],
-        note=one["note"],
-        workload=Workload(name=one["workload"], gradient_bytes=size, step=span),
-        other=_estimate(one, "b", machine),
-        than=_estimate(one, "a", machine),
-        measured=float(one["ratio"]),
-        known=one["known"] == "1",
-        healthy=one["healthy"] == "1",
+        name=fields["id"],
+        source=fields["source"],
+        url=fields["url"],
+        note=fields["note"],
+        workload=Workload(name=fields["workload"], gradient_bytes=size, step=span),
+        other=_estimate(fields, "b", machine),
+        than=_estimate(fields, "a", machine),
+        measured=float(fields["ratio"]),
+        known=fields["known"] == "1",
+        healthy=fields["healthy"] == "1",
     )
 
 
-def _estimate(one: Mapping[str, str], side: str, machine: MakeMachine) -> Estimate | None:
-    number, gpus, detail = (one[f"{key}_{side}"] for key in ("nodes", "gpus", "set"))
-    nodes = [machine(one["machine"], f"node-{node}") for node in range(int(number))]
+def _estimate(fields: Mapping[str, str], side: str, machine: MakeMachine) -> Estimate | None:
+    number, gpus, detail = (fields[f"{key}_{side}"] for key in ("nodes", "gpus", "set"))
+    nodes = [machine(fields["machine"], f"node-{node}") for node in range(int(number))]
     if detail == "no-p2p":
         nodes = [replace(node, links=flat(len(node.gpus), Link.parse("PHB"))) for node in nodes]
-    if one["nics"]:
-        cards, speed = one["nics"].split("x")
+    if fields["nics"]:
+        cards, speed = fields["nics"].split("x")
         nodes = [NICs(number=int(cards), speed=float(speed)).of(node) for node in nodes]
     chosen = detail.split(",") if detail[:1].isdigit() else range(int(gpus))
-    wire = detail if one["wire"] == "both" else one["wire"]
+    wire = detail if fields["wire"] == "both" else fields["wire"]
     hosts = [Host.of(node, gpu_set(map(int, chosen))) for node in nodes]
     return estimate(hosts, wire=Wire(wire) if len(nodes) > 1 else None)
 
@@ -171,19 +171,19 @@ def tried(given: Sequence[Pair]) -> list[TriedPair]:
 
 def held(given: Sequence[TriedPair]) -> float:
     """The share of pairs inside their range."""
-    return sum(one.inside for one in given) / len(given)
+    return sum(pair.inside for pair in given) / len(given)
 
 
 def orders(given: Iterable[TriedPair]) -> tuple[int, int, int]:
     """Pairs ordered right, wrong and as a tie."""
-    said = [one.order for one in given]
-    return said.count("right"), said.count("wrong"), said.count("tie")
+    answers = [pair.order for pair in given]
+    return answers.count("right"), answers.count("wrong"), answers.count("tie")
 
 
 def _line(name: str, given: Sequence[TriedPair]) -> str:
-    errors = sorted(one.error for one in given)
+    errors = sorted(pair.error for pair in given)
     ninth = errors[math.ceil(0.9 * len(errors)) - 1]
-    width = statistics.median(one.found.high / one.found.low for one in given)
+    width = statistics.median(pair.found.high / pair.found.low for pair in given)
     return (
         f"| {name} | {len(given)} | {100 * statistics.median(errors):.0f} % | {100 * ninth:.0f} %"
         f" | {100 * held(given):.0f} % | {width:.2f}"
@@ -192,15 +192,15 @@ def _line(name: str, given: Sequence[TriedPair]) -> str:
 
 
 def _named(given: Iterable[TriedPair]) -> str:
-    names = [f"{one.pair.name}{'' if one.pair.healthy else ' (unhealthy)'}" for one in given]
+    names = [f"{pair.pair.name}{'' if pair.pair.healthy else ' (unhealthy)'}" for pair in given]
     return ", ".join(names) or "none"
 
 
 def section(given: Sequence[Pair]) -> list[str]:
     """The section of the page."""
     every = tried(given)
-    healthy = [one for one in every if one.pair.healthy]
-    known = [one for one in healthy if one.pair.known]
+    healthy = [trial for trial in every if trial.pair.healthy]
+    known = [trial for trial in healthy if trial.pair.known]
     sources = list(dict.fromkeys(pair.source for pair in given))
     head = "| pairs | | median | 90th | in range | width | order: right / wrong / tie |"
     lines = [
@@ -218,17 +218,17 @@ def section(given: Sequence[Pair]) -> list[str]:
         head,
         "|---|---|---|---|---|---|---|",
         _line("network known", known),
-        _line(f"the same without {BIG}", [one for one in known if one.pair.source != BIG]),
-        _line("network not named", [one for one in healthy if not one.pair.known]),
+        _line(f"the same without {BIG}", [trial for trial in known if trial.pair.source != BIG]),
+        _line("network not named", [trial for trial in healthy if not trial.pair.known]),
         _line("all, unhealthy ones too", every),
         "",
-        f"Ordered wrong: {_named(one for one in every if one.order == 'wrong')}.",
+        f"Ordered wrong: {_named(trial for trial in every if trial.order == 'wrong')}.",
         "",
         head.replace("| pairs |", "| without |").replace("order", "f, a | order"),
         "|---|---|---|---|---|---|---|---|",
     ]
     for source in sources:
-        own = [one for one in healthy if one.pair.source == source]
+        own = [trial for trial in healthy if trial.pair.source == source]
         overlap = fit(pair for pair in given if pair.source != source)
         cells = _line(source, own).rsplit("|", 2)
         numbers = f"{overlap.floor.value:g}, {overlap.hidden.value:g}"
@@ -240,15 +240,15 @@ def section(given: Sequence[Pair]) -> list[str]:
         "| pair | source | workload | measured | forecast | range | |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in every:
-        pair, found = one.pair, one.found
-        if pair.source == BIG and one.inside:
+    for trial in every:
+        pair, found = trial.pair, trial.found
+        if pair.source == BIG and trial.inside:
             continue
         doubt = ("" if pair.known else " (guess)") + ("" if pair.healthy else " (unhealthy)")
         lines.append(
             f"| {pair.name} | {pair.source} | {pair.workload.name} | {pair.measured:.2f}"
             f" | {found.value:.2f}{doubt} | {found.low:.2f} to {found.high:.2f}"
-            f" | {'' if one.inside else 'OUT; '}{pair.note} |"
+            f" | {'' if trial.inside else 'OUT; '}{pair.note} |"
         )
     return [
         *lines,

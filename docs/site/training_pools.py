@@ -98,7 +98,7 @@ def steps() -> dict[str, list[Step]]:
         }
         for row in rows
     }
-    found: dict[str, list[Step]] = {pool: [] for pool in KNOWN}
+    by_pool: dict[str, list[Step]] = {pool: [] for pool in KNOWN}
     for (pool, name, hosts), some in cells.items():
         alone = cells[pool, name, (1,)]
         for batch, seconds in some.items():
@@ -114,8 +114,8 @@ def steps() -> dict[str, list[Step]]:
                     ),
                     value=seconds,
                 )
-                found[pool].append(Step(name=name, batch=batch, measured=measured))
-    return found
+                by_pool[pool].append(Step(name=name, batch=batch, measured=measured))
+    return by_pool
 
 
 @functools.cache
@@ -153,7 +153,7 @@ def errors(
     given: Iterable[Step], chosen: Sequence[Step], calibration: Calibration | None
 ) -> tuple[float, float]:
     """The median and the 90th percentile of the relative errors of all other steps."""
-    used, found = {id(step) for step in chosen}, []
+    used, shares = {id(step) for step in chosen}, []
     overlap = FITTED_OVERLAP
     if calibration is not None and calibration.floor and calibration.hidden:
         overlap = Overlap(
@@ -162,17 +162,19 @@ def errors(
     for step in given:
         if id(step) in used:
             continue
-        one, gbps = step.measured, None
-        if calibration is not None and one.kind in calibration.rates:
-            gbps = calibration.rates[one.kind].value * one.per_rate(each=bool(calibration.each))
-        assert one.workload is not None
-        reduce = all_reduce_time(one.workload.gradient_bytes, one.estimate, gbps)
+        measured, gbps = step.measured, None
+        if calibration is not None and measured.kind in calibration.rates:
+            gbps = calibration.rates[measured.kind].value * measured.per_rate(
+                each=bool(calibration.each)
+            )
+        assert measured.workload is not None
+        reduce = all_reduce_time(measured.workload.gradient_bytes, measured.estimate, gbps)
         seconds = step_time(
-            one.workload.step.value, reduce, overlap.floor.value, overlap.hidden.value
+            measured.workload.step.value, reduce, overlap.floor.value, overlap.hidden.value
         )
-        found.append(abs(seconds / one.value - 1))
-    found.sort()
-    return statistics.median(found), found[math.ceil(0.9 * len(found)) - 1]
+        shares.append(abs(seconds / measured.value - 1))
+    shares.sort()
+    return statistics.median(shares), shares[math.ceil(0.9 * len(shares)) - 1]
 
 
 def calibrated(given: Sequence[Step], chosen: Sequence[Step]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -44,6 +45,34 @@ def test_applying_the_same_again_changes_nothing_and_kubectl_diff_says_so(cluste
     assert all(line.endswith("serverside-applied") for line in said.splitlines())
     assert generations(cluster, text) == before
     assert cluster.kubectl("diff", "--server-side", "-f", "-", text=text) == ""
+
+
+def test_another_fabric_file_starts_the_controller_again_and_the_same_one_does_not(
+    cluster: Real, tmp_path: Path
+):
+    """`kubectl apply` of what `install --fabric` prints: a new pod template for each new file."""
+    file = tmp_path / "net.yaml"
+    plain, changes = printed(cluster), []
+    try:
+        for rate in (100, 100, 200):
+            file.write_text(f"levels: [{{name: rack, label: a/rack, bandwidthGBps: {rate}}}]\n")
+            text = printed(cluster, "--fabric", str(file))
+            before = generations(cluster, plain)
+            cluster.kubectl("apply", "--server-side", "-f", "-", text=text)
+            after = generations(cluster, plain)
+            changes.append({name for name in before if before[name] != after[name]})
+        config = cluster.kubectl(
+            *("get", "configmap", "arena-topo-fabric", "-n", install.SYSTEM, "-o", "json")
+        )
+        assert json.loads(config)["data"] == {"fabric.yaml": file.read_text()}
+    finally:
+        cluster.kubectl("apply", "--server-side", "-f", "-", text=plain)
+        cluster.kubectl("delete", "configmap", "arena-topo-fabric", "-n", install.SYSTEM)
+    assert changes == [
+        {f"Deployment {install.CONTROLLER}"},
+        set(),
+        {f"Deployment {install.CONTROLLER}"},
+    ]
 
 
 def test_the_check_of_a_cluster_finds_all_that_was_installed(cluster: Real):
