@@ -23,8 +23,8 @@ from arena_topo.engines.kubernetes import job_watch
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
 from arena_topo.errors import JobNotFound
-from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.follow import Shown
+from arena_topo.joblogs.log_request import LogRequest
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
     for worker in range(64):
         api.write(f"demo-worker-{worker}", "here", at=stamp(1))
     api.requests.clear()
-    asked = Asked(everyone=True, options=FOLLOW)
+    asked = LogRequest(everyone=True, options=FOLLOW)
     lines, turns = 0, 0
     for batch in Shown(backend, "demo", "default", asked):
         lines += len(batch)
@@ -129,7 +129,7 @@ def test_a_log_that_is_only_read_takes_one_list_and_no_watch(
 ):
     running(backend, operator, "one")
     api.requests.clear()
-    asked = Asked(options=LogOptions())
+    asked = LogRequest(options=LogOptions())
     assert sum(len(batch) for batch in Shown(backend, "demo", "default", asked)) == 1
     counts = asked_for(api)
     assert (counts["list pods"], counts["read demo"], counts["read log"]) == (1, 1, 1)
