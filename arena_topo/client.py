@@ -51,7 +51,7 @@ from arena_topo.job import MPIJob
 from arena_topo.joblogs import follow as following
 from arena_topo.joblogs import ranks
 from arena_topo.joblogs import view as log_view
-from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.jobs import job_order, plan_picture, plan_view, view
 from arena_topo.jobs.job_order import Order
 from arena_topo.jobs.proposal import Proposal, propose
@@ -339,7 +339,7 @@ class Client:
         for limit, number in (("tail", tail), ("since", since)):
             if number is not None and number < 0:
                 raise UsageError(f"{limit} is invalid", why=f"{number} is less than 0")
-        asked = Asked(
+        asked = LogRequest(
             instance=instance,
             everyone=everyone,
             only=ranks.parse_only(_words(only)) if only else None,

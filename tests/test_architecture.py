@@ -335,6 +335,21 @@ def test_every_command_loads_only_what_it_needs(tmp_path):
     assert {line: names for line, names in less.items() if names} == {}, "the table is too generous"
 
 
+def test_a_variable_that_every_command_takes_loads_no_job():
+    jobs = {"arena_topo.job", "decimal"}
+    show = "import sys; from arena_topo import cli; cli.run(['version'])"
+    show += f"; print({jobs} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", show],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "ARENA_TOPO_EMULATE": "dgx-1-v100"},
+    )
+    assert done.stdout.endswith("set()\n")
+
+
 def test_an_answer_at_tab_is_all_that_its_process_loads():
     def imported(script):
         command = [sys.executable, "-I", "-S", "-X", "importtime", "-c", script, "get", ""]

@@ -28,7 +28,7 @@ from arena_topo.engines.local.logs import LocalFollowing
 from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.manifests import PlacementForecast
 
 __all__ = ["engine"]
@@ -759,7 +759,7 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     go = "while ! test -e go; do sleep 0.05; done"
     submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes; echo after"))
     started(engine, "demo")
-    asked = Asked(options=replace(FOLLOW, unfinished=True))
+    asked = LogRequest(options=replace(FOLLOW, unfinished=True))
     shown = iter(follow.Shown(engine, "demo", "default", asked))
     while not any(next(shown)):
         pass

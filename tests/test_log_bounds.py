@@ -14,7 +14,7 @@ from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source
 from arena_topo.escaping import LogText, log_line
 from arena_topo.joblogs import window
-from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.joblogs.pipeline import Pipeline
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -71,7 +71,7 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
 ):
     """64 workers of which one, and the launcher, hold up all the others; nothing is shown."""
     monkeypatch.setattr(window, "MOST_LINES", 4000)
-    pipeline = Pipeline(Asked(everyone=True, fold=True), slots=1, total=WORKERS, whole=True)
+    pipeline = Pipeline(LogRequest(everyone=True, fold=True), slots=1, total=WORKERS, whole=True)
     names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
     workers = [Source(pod=name, uid=name, worker=one) for one, name in names]
     for one in (CHIEF, *workers):

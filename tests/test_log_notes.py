@@ -17,8 +17,8 @@ from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import ClusterError, NotFound
-from arena_topo.joblogs.asked import SILENT, Asked, End
 from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
+from arena_topo.joblogs.log_request import SILENT, End, LogRequest
 from arena_topo.joblogs.notices import DELETED, GATHER
 from arena_topo.joblogs.pod_selection import not_started_error
 from arena_topo.joblogs.ranks import parse_only
@@ -26,9 +26,9 @@ from arena_topo.joblogs.view import Text
 from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.cause import CauseCode, because, in_words
 
-ALL = Asked(everyone=True, options=FOLLOW)
+ALL = LogRequest(everyone=True, options=FOLLOW)
 AGAIN = Source(pod="demo-launcher-again", uid="3", chief=True)
-ALL_NOW = Asked(everyone=True)
+ALL_NOW = LogRequest(everyone=True)
 BEFORE = LogOptions(previous=True)
 SECOND = 1_000_000_000
 FEW = tuple(Source(pod=f"demo-worker-{index}", uid=f"w{index}", worker=index) for index in range(5))
@@ -116,8 +116,8 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
             replace(second, created=10.0, launcher=True, chief=False, failure="ended so"),
         ),
     )
-    one = course(Asked(everyone=True))
-    one = type(one)(status, Asked(everyone=True), lambda _: True)
+    one = course(LogRequest(everyone=True))
+    one = type(one)(status, LogRequest(everyone=True), lambda _: True)
     for source in (AGAIN, LAUNCHER):
         assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0) == []
     assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
@@ -125,7 +125,7 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
 
 def test_the_next_try_is_told_and_how_the_one_before_ended():
     known = failed(job(Phase.RUNNING, LAUNCHER), LAUNCHER, "ended with exit code 7")
-    one = course(Asked(options=FOLLOW), LAUNCHER)
+    one = course(LogRequest(options=FOLLOW), LAUNCHER)
     one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     one.saw(known, 1.0)
     assert one.pending_notes() == []
@@ -156,15 +156,15 @@ def test_the_earlier_run_of_a_launcher_is_the_one_that_was_tried_before(
     still_world.say("demo", "first")
     still_world.retry("demo")
     still_world.say("demo", "second")
-    assert Showing(still_world, Asked(options=BEFORE, tags=True)).rest() == ["first"]
-    assert Showing(still_world, Asked(tags=True)).rest() == ["second"]
+    assert Showing(still_world, LogRequest(options=BEFORE, tags=True)).rest() == ["first"]
+    assert Showing(still_world, LogRequest(tags=True)).rest() == ["second"]
 
 
 def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: KubernetesWorld):
     submit(still_world)
     still_world.start("demo")
     with pytest.raises(NotFound, match="has no earlier run"):
-        Showing(still_world, Asked(options=BEFORE)).rest()
+        Showing(still_world, LogRequest(options=BEFORE)).rest()
 
 
 @pytest.mark.parametrize("options", [LogOptions(), LogOptions(timestamps=True)])
@@ -178,10 +178,10 @@ def test_a_container_that_waits_in_a_running_pod_has_no_log_yet(
         status = pod["status"]["containerStatuses"][0]
         status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     with pytest.raises(NotFound, match=f"pod {name} has no log yet") as none:
-        Showing(still_world, Asked(options=options)).rest()
+        Showing(still_world, LogRequest(options=options)).rest()
     assert none.value.why == "its status is CrashLoopBackOff"
     with pytest.raises(NotFound, match="has no log of a container sidecar"):
-        Showing(still_world, Asked(options=replace(options, container="sidecar"))).rest()
+        Showing(still_world, LogRequest(options=replace(options, container="sidecar"))).rest()
 
 
 # ---------------------------------------------------------------- pods that fail
@@ -205,7 +205,7 @@ def test_a_pod_that_is_named_is_not_left_before_it_is_known_how_it_ended(alive: 
     alive.start("demo")
     # The look that sees it comes when the log has ended, not when it is due.
     alive.backend.look_every = 60.0
-    showing = Showing(alive, Asked(instance="demo-worker-1", options=FOLLOW))
+    showing = Showing(alive, LogRequest(instance="demo-worker-1", options=FOLLOW))
     next(showing.batches)
     alive.cluster.evict("demo-worker-1")
     showing.rest()
@@ -216,7 +216,7 @@ def test_a_pod_that_is_named_is_not_left_before_it_is_known_how_it_ended(alive: 
 def test_a_launcher_that_is_evicted_ends_the_follow_with_that_as_the_reason(alive: LivingWorld):
     submit(alive, workers=2)
     alive.start("demo")
-    showing = Showing(alive, Asked(options=FOLLOW))
+    showing = Showing(alive, LogRequest(options=FOLLOW))
     next(showing.batches)
     chief = alive.backend.job("demo", "default").chief
     assert chief is not None
@@ -231,9 +231,9 @@ def test_a_launcher_that_is_evicted_ends_the_follow_with_that_as_the_reason(aliv
 
 
 def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
-    one = course(Asked(instance=WORKER.pod, options=FOLLOW))
+    one = course(LogRequest(instance=WORKER.pod, options=FOLLOW))
     status = job(Phase.RUNNING, LAUNCHER, WORKER)
-    one = type(one)(status, Asked(instance=WORKER.pod, options=FOLLOW), WORKER.__eq__)
+    one = type(one)(status, LogRequest(instance=WORKER.pod, options=FOLLOW), WORKER.__eq__)
     one.notice(Notice(turn=LogTurn.JOINED, source=WORKER), 0.0)
     one.notice(Notice(turn=LogTurn.ENDED, source=WORKER), 1.0)
     assert ended(one, status, 1.1) is None
@@ -340,7 +340,7 @@ def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(wor
     with pytest.raises(
         NotFound, match=r"pod demo-launcher is not running|job demo has no pods yet"
     ) as early:
-        Showing(world, Asked(everyone=True)).rest()
+        Showing(world, LogRequest(everyone=True)).rest()
     assert "cannot be placed now" in (early.value.why or "")
 
 
@@ -348,7 +348,7 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
     submit(still_world)
     still_world.start("demo")
     still_world.say("demo", "before")
-    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing = Showing(still_world, LogRequest(options=FOLLOW))
     showing.until_said("before")
     jobs = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
     still_world.api.fail(jobs, status=503, times=1_000_000)
@@ -403,11 +403,11 @@ def spoken(source: Source, *texts: str, at: int = 1) -> list[Line]:
 def test_following_a_job_that_is_gone_ends_as_the_job_did(still_world, tmp_path, phase, code, end):
     archive = Archive(tmp_path / "kept")
     keep(still_world, archive, spoken(LAUNCHER, "one"), phase=phase, code=code)
-    showing = Showing(still_world, Asked(options=FOLLOW), archive)
+    showing = Showing(still_world, LogRequest(options=FOLLOW), archive)
     assert showing.rest() == ["one"]
     failure = showing.shown.failure
     assert (failure and failure.message, failure and failure.exit_code) == end
-    for asked in (Asked(), Asked(instance=LAUNCHER.pod, options=FOLLOW)):
+    for asked in (LogRequest(), LogRequest(instance=LAUNCHER.pod, options=FOLLOW)):
         showing = Showing(still_world, asked, archive)
         showing.rest()
         assert showing.shown.failure is None
@@ -431,7 +431,7 @@ def test_following_a_job_that_was_deleted_while_it_ran_says_so(still_world, tmp_
         moved=(LAUNCHER,),
     )
     archive.adopt(head, pods)
-    showing = Showing(still_world, Asked(options=FOLLOW), archive)
+    showing = Showing(still_world, LogRequest(options=FOLLOW), archive)
     assert showing.rest() == ["one"]
     failure = showing.shown.failure
     assert failure is not None
@@ -446,12 +446,12 @@ def test_tags_that_were_asked_for_are_known_of_what_is_kept(still_world, tmp_pat
     with archive.keeping(still_world.backend.place, status, whole=True) as keeping:
         keeping.write(spoken(LAUNCHER, "free text", "[1] Traceback"))
         keeping.close(status)
-    showing = Showing(still_world, Asked(only=parse_only(["rank:1"])), archive)
+    showing = Showing(still_world, LogRequest(only=parse_only(["rank:1"])), archive)
     assert showing.rest() == ["Traceback"]
     path = next((tmp_path / "kept").glob("*/job.json"))
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "tags": "of a later version"}))
-    assert Showing(still_world, Asked(only=parse_only(["rank:1"])), archive).rest() == []
+    assert Showing(still_world, LogRequest(only=parse_only(["rank:1"])), archive).rest() == []
 
 
 def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
@@ -462,11 +462,11 @@ def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
     lines = [line for at, one in enumerate(runs) for line in spoken(one, f"run {at}", at=at + 1)]
     keep(still_world, archive, lines, phase=Phase.FAILED, code=1)
     tail = LogOptions(tail=1)
-    assert Showing(still_world, Asked(options=tail), archive).rest() == ["run 2"]
-    everyone = Asked(everyone=True, options=tail)
+    assert Showing(still_world, LogRequest(options=tail), archive).rest() == ["run 2"]
+    everyone = LogRequest(everyone=True, options=tail)
     assert Showing(still_world, everyone, archive).rest() == ["run 1", "run 2"]
-    assert Showing(still_world, Asked(options=BEFORE), archive).rest() == ["run 1"]
-    assert Showing(still_world, Asked(options=BEFORE, kept=True), archive).rest() == ["run 1"]
+    assert Showing(still_world, LogRequest(options=BEFORE), archive).rest() == ["run 1"]
+    assert Showing(still_world, LogRequest(options=BEFORE, kept=True), archive).rest() == ["run 1"]
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -476,13 +476,13 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
     archive = Archive(tmp_path / "kept")
     keep(still_world, archive, spoken(LAUNCHER, "one"), phase=Phase.FAILED, code=1)
     with pytest.raises(NotFound, match="nothing is archived of the log of demo-worker-0") as gone:
-        Showing(still_world, Asked(instance="demo-worker-0", kept=kept), archive).rest()
+        Showing(still_world, LogRequest(instance="demo-worker-0", kept=kept), archive).rest()
     assert gone.value.why == "the pods of demo are gone; kept are the logs of: demo-launcher"
     assert "logs --kept --all demo" in (gone.value.hint or "")
 
 
 def test_a_log_that_cannot_be_read_is_not_called_silent():
-    one = course(Asked(options=FOLLOW))
+    one = course(LogRequest(options=FOLLOW))
     refused = ClusterError("the API server refused it", why="dial tcp: connection refused")
     one.notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER, error=refused), 0.0)
     _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, 60.0)

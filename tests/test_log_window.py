@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from arena_topo.engines.lines import MAX_LINE_BYTES, Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.joblogs import window
-from arena_topo.joblogs.asked import Asked
+from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.joblogs.pipeline import Pipeline
 from arena_topo.joblogs.ranks import Entry, Speaker
 from arena_topo.joblogs.window import BACKLOG_SECONDS, HELD_SECONDS, REORDER_SECONDS, Window
@@ -219,7 +219,7 @@ def notices(pipeline: Pipeline, *sources: Source) -> Pipeline:
 
 
 def test_a_line_that_is_followed_is_on_the_screen_within_half_a_second():
-    pipeline = notices(Pipeline(Asked(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
+    pipeline = notices(Pipeline(LogRequest(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
     lines = [Line(one, at, b"", b"%d" % at) for at, one in enumerate(PODS[:2], 1)]
     found = pipeline.put(lines, 0.0)
     found += [entry for turn in range(1, 6) for entry in pipeline.put([], turn / 10)]
@@ -228,7 +228,7 @@ def test_a_line_that_is_followed_is_on_the_screen_within_half_a_second():
 
 
 def test_nobody_waits_for_the_like_of_a_line_from_a_log_that_has_ended():
-    pipeline = notices(Pipeline(Asked(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
+    pipeline = notices(Pipeline(LogRequest(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
     pipeline.put([Line(one, at, b"", b"%d" % at) for at, one in enumerate(PODS[:2], 1)], 0.0)
     for now in (1.0, 2.0):
         pipeline.put([], now)
@@ -240,7 +240,7 @@ def test_nobody_waits_for_the_like_of_a_line_from_a_log_that_has_ended():
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_held_of_long_lines_is_bounded(*, whole: bool):
     """As three pods write them, of which one may still have older lines; 200 MB in all."""
-    pipeline = Pipeline(Asked(everyone=True, fold=True), whole=whole)
+    pipeline = Pipeline(LogRequest(everyone=True, fold=True), whole=whole)
     pods = [LAUNCHER, *PODS[:3]]
     notices(pipeline, *pods)
     came = gone = most = 0

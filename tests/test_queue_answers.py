@@ -163,6 +163,7 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why(world: World) -> Non
     assert planned.refused is not None
     cause = "1 node (node-0): not enough free GPUs; 1 node (node-1): reserved for default/head"
     assert (planned.refused.why, planned.refused.nearest) == (cause, None)
+    assert planned.refused.hint == "arena-topo why head -n default shows what head waits for"
     assert KEPT in planned.notes
     done = submission.submit(world.job("late", 1, 2), world.backend, namespace="default")
     assert (done.nearest, KEPT in done.plan.notes) == (None, True)

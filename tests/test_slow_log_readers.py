@@ -15,7 +15,7 @@ from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.lines import LogOptions
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow as logs
-from arena_topo.joblogs.asked import Asked, End
+from arena_topo.joblogs.log_request import End, LogRequest
 
 WORKERS = 2
 LINES, BEGUN = 4_000, 1_795_244_400.0
@@ -51,7 +51,7 @@ def submitted(world: KubernetesWorld) -> None:
 
 def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None]:
     """How many lines come if the job ends while nobody reads, and what ended it."""
-    asked = Asked(everyone=True, options=LogOptions(follow=True), keep=False)
+    asked = LogRequest(everyone=True, options=LogOptions(follow=True), keep=False)
     shown = logs.Shown(world.backend, "demo", "default", asked)
     batches = iter(shown)
     count, heard = 0, set()

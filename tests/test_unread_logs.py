@@ -25,12 +25,12 @@ from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
-from arena_topo.joblogs.asked import Asked
 from arena_topo.joblogs.follow import AGAIN, FollowState
+from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.reasons import launcher_log
 
-ALL = Asked(everyone=True)
+ALL = LogRequest(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
 OVER = JobStatus(
     uid="u",
@@ -50,7 +50,7 @@ def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
 class Shown:
     """What is shown of the logs of `demo`, in how many seconds each line, and how that ends."""
 
-    def __init__(self, backend: KubernetesBackend, asked: Asked) -> None:
+    def __init__(self, backend: KubernetesBackend, asked: LogRequest) -> None:
         self.told: list[LogNote] = []
         self.texts: list[str] = []
         self.error: ArenaError | None = None
@@ -146,7 +146,7 @@ def test_the_only_log_that_does_not_come_is_an_error(
     monkeypatch.setattr(containerlog, "_ANSWER", 0.5)
     running(backend, operator, "unread")
     hang(api, LAUNCHER)
-    shown = Shown(backend, Asked(tags=True))
+    shown = Shown(backend, LogRequest(tags=True))
     assert shown.texts == []
     assert shown.error is not None
     assert LAUNCHER in shown.error.message
@@ -158,7 +158,7 @@ def ended(operator: FakeOperator, code: int = 0) -> None:
 
 
 def follow(
-    backend: KubernetesBackend, operator: FakeOperator, asked: Asked, code: int = 0
+    backend: KubernetesBackend, operator: FakeOperator, asked: LogRequest, code: int = 0
 ) -> Shown:
     """What is shown of a job that ends half a second later."""
     thread = threading.Thread(target=ended, args=(operator, code))
@@ -192,7 +192,7 @@ def test_a_launcher_whose_log_is_never_read_fails_a_follow(
 ):
     running(backend, operator, "unread")
     api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, **fault)
-    shown = follow(backend, operator, Asked(options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(options=FOLLOW, keep=False))
     assert shown.texts == []
     assert shown.error is not None
     assert shown.error.message == f"the log of {LAUNCHER} could not be read to the end"
@@ -206,7 +206,7 @@ def test_a_job_that_failed_says_so_though_its_log_could_not_be_read(
 ):
     running(backend, operator, "unread")
     hang(api, LAUNCHER)
-    shown = follow(backend, operator, Asked(options=FOLLOW, keep=False), code=7)
+    shown = follow(backend, operator, LogRequest(options=FOLLOW, keep=False), code=7)
     assert shown.error is None
     assert shown.notes()[-1].startswith(f"the log could not be read to the end ({LAUNCHER}): ")
 
@@ -221,7 +221,7 @@ def test_a_worker_whose_log_is_never_read_is_named_at_the_end(
 ):
     running(backend, operator, "hello")
     api.fail(rf"GET .*/{WORKER}/log", times=1000, **fault)
-    shown = follow(backend, operator, Asked(everyone=True, options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(everyone=True, options=FOLLOW, keep=False))
     assert shown.texts == ["hello"]
     assert shown.error is None
     warned = [one.text for one in shown.told if one.warns]
@@ -234,7 +234,7 @@ def test_a_worker_that_runs_and_says_nothing_is_no_trouble(
     backend: KubernetesBackend, operator: FakeOperator
 ):
     running(backend, operator, "hello")
-    shown = follow(backend, operator, Asked(everyone=True, options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(everyone=True, options=FOLLOW, keep=False))
     assert (shown.texts, shown.notes(), shown.error) == (["hello"], [], None)
 
 
@@ -256,7 +256,7 @@ def test_a_log_that_the_server_does_not_have_is_asked_for_once(
     api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, status=404)
     api.requests.clear()
     assert launcher_log.read_log_end(backend, backend.job("demo", "default")) is None
-    shown = Shown(backend, Asked())
+    shown = Shown(backend, LogRequest())
     assert (isinstance(shown.error, NotFound), shown.texts) == (True, [])
     assert sum("/log" in one for one in api.requests) == 2
 
@@ -267,7 +267,7 @@ LOST = ClusterError("the connection broke")
 
 
 def follow_state() -> FollowState:
-    asked = Asked(everyone=True, options=LogOptions(follow=True))
+    asked = LogRequest(everyone=True, options=LogOptions(follow=True))
     return FollowState(replace(OVER, phase=Phase.RUNNING), asked, lambda _: True)
 
 
@@ -340,7 +340,7 @@ def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
     archive, told = Archive(tmp_path / "kept"), list[LogNote]()
     for uid in range(3):
         keep(archive, backend.place, str(uid), 1_000_000.0 + uid)
-    shown = logs.Shown(backend, "demo", "default", Asked(), tell=told.append, archive=archive)
+    shown = logs.Shown(backend, "demo", "default", LogRequest(), tell=told.append, archive=archive)
     assert [one.text for batch in shown for one in batch] == [b"hello"]
     span = f"from {moment(1_000_002)} to {moment(1_000_002)}"
     [note] = told
@@ -375,7 +375,7 @@ def test_what_was_kept_is_not_saved_over_files_that_are_there(
     (tmp_path / "saved").mkdir()
     taken = tmp_path / "saved" / f"{LAUNCHER}.log"
     taken.write_text("mine")
-    asked = Asked(save=str(tmp_path / "saved"))
+    asked = LogRequest(save=str(tmp_path / "saved"))
     with pytest.raises(UsageError, match="is not empty"):
         list(logs.Shown(backend, "demo", "default", asked, archive=archive))
     assert [one.read_text() for one in taken.parent.iterdir()] == ["mine"]

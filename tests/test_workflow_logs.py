@@ -19,7 +19,6 @@ from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.asked import Asked, End, NoLogYet
 from arena_topo.joblogs.follow import (
     AFTER_END,
     END_GRACE,
@@ -29,6 +28,7 @@ from arena_topo.joblogs.follow import (
     JobPoller,
     Shown,
 )
+from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import DELETED, LogNote
 from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Raw
@@ -64,7 +64,7 @@ def submit(world: World, name: str = "demo", **more: Any) -> None:
 class Showing:
     """One showing of the logs of `demo`, and all that was told of it."""
 
-    def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
+    def __init__(self, world: World, asked: LogRequest, archive: Archive | None = None) -> None:
         self.notes: list[LogNote] = []
         self.waits: list[NoLogYet | None] = []
         self.shown: Shown = follow.Shown(
@@ -103,7 +103,7 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
     submit(world)
     world.start("demo")
     world.say("demo", "hello")
-    showing = Showing(world, Asked(options=FOLLOW))
+    showing = Showing(world, LogRequest(options=FOLLOW))
     showing.until_said("hello")
     world.say("demo", "bye")
     world.finish("demo", 3)
@@ -114,14 +114,18 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
 
 
 def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
-    for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
+    for asked in (
+        LogRequest(),
+        LogRequest(options=FOLLOW),
+        LogRequest(everyone=True, options=FOLLOW),
+    ):
         with pytest.raises(JobNotFound, match="no job demo in namespace"):
             Showing(world, asked).rest()
 
 
 def test_a_followed_log_says_why_it_waits(still_world: World):
     submit(still_world)
-    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing = Showing(still_world, LogRequest(options=FOLLOW))
     showing.until(lambda: bool(showing.waits))
     [waiting] = showing.waits
     assert waiting is not None
@@ -137,7 +141,7 @@ def test_a_followed_log_says_why_it_waits(still_world: World):
 def test_while_nothing_is_written_the_screen_has_its_turn(world: World):
     submit(world)
     world.start("demo")
-    showing = Showing(world, Asked(options=FOLLOW))
+    showing = Showing(world, LogRequest(options=FOLLOW))
     assert [list(next(showing.batches)) for _ in range(3)][-1] == []
     world.finish("demo")
     showing.rest()
@@ -153,7 +157,7 @@ def _is_followed_on(world: World) -> None:
     submit(world, retry=1)
     world.start("demo")
     world.say("demo", "first try")
-    showing = Showing(world, Asked(options=FOLLOW))
+    showing = Showing(world, LogRequest(options=FOLLOW))
     showing.until_said("first try")
     world.retry("demo")
     world.say("demo", "second try")
@@ -168,7 +172,7 @@ def test_a_job_that_is_deleted_while_it_is_followed_ends_with_an_error(world: Wo
     submit(world)
     world.start("demo")
     world.say("demo", "last words")
-    showing = Showing(world, Asked(options=FOLLOW))
+    showing = Showing(world, LogRequest(options=FOLLOW))
     showing.until_said("last words")
     world.backend.delete("demo", "default")
     with pytest.raises(ArenaError, match="deleted while its log was followed") as lost:
@@ -183,7 +187,7 @@ def test_a_namesake_that_is_created_meanwhile_is_another_job(still_world: World)
     submit(still_world)
     still_world.start("demo")
     still_world.say("demo", "last words")
-    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing = Showing(still_world, LogRequest(options=FOLLOW))
     showing.until_said("last words")
     still_world.backend.delete("demo", "default")
     submit(still_world)
@@ -212,7 +216,7 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
 def test_what_was_not_kept_is_not_offered(local_world: World):
     submit(local_world)
     local_world.start("demo")
-    showing = Showing(local_world, Asked(options=FOLLOW, keep=False))
+    showing = Showing(local_world, LogRequest(options=FOLLOW, keep=False))
     next(showing.batches)
     local_world.backend.delete("demo", "default")
     with pytest.raises(ArenaError) as lost:
@@ -226,7 +230,7 @@ def test_a_pod_that_is_named_is_followed_to_its_own_end(local_world: World):
     job = local_world.backend.job("demo", "default")
     assert job.chief is not None
     local_world.say("demo", "hello")
-    showing = Showing(local_world, Asked(instance=job.chief.name, options=FOLLOW))
+    showing = Showing(local_world, LogRequest(instance=job.chief.name, options=FOLLOW))
     showing.until_said("hello")
     local_world.finish("demo", 3)
     assert showing.rest() == ["hello"]
@@ -238,7 +242,7 @@ def test_a_pod_that_the_job_has_not_is_told_with_the_one_most_like_it(world: Wor
     world.start("demo")
     for options in (LogOptions(), FOLLOW):
         with pytest.raises(NotFound, match="job demo has no pod worker-0"):
-            Showing(world, Asked(instance="worker-0", options=options, tags=True)).rest()
+            Showing(world, LogRequest(instance="worker-0", options=options, tags=True)).rest()
     world.finish("demo")
 
 
@@ -246,9 +250,9 @@ def test_without_following_everything_that_is_there_is_read(world: World):
     submit(world)
     world.start("demo")
     world.say("demo", "one")
-    followed = Showing(world, Asked(options=FOLLOW))
+    followed = Showing(world, LogRequest(options=FOLLOW))
     followed.until_said("one")
-    showing = Showing(world, Asked(everyone=True))
+    showing = Showing(world, LogRequest(everyone=True))
     assert showing.rest() == ["one"]
     assert showing.shown.end is End.READ
     world.finish("demo")
@@ -260,9 +264,9 @@ def test_filters_look_at_what_was_said_without_the_tag(world: World):
     world.start("demo")
     for text in ("[1,0]<stdout>:loss 1", "[1,1]<stdout>:time 2", "[1,1]<stdout>:loss 13", "loss"):
         world.say("demo", text)
-    followed = Showing(world, Asked(options=FOLLOW))
+    followed = Showing(world, LogRequest(options=FOLLOW))
     followed.until_said("loss")
-    asked = Asked(include=(re.compile("^loss"),), exclude=(re.compile("13$"),))
+    asked = LogRequest(include=(re.compile("^loss"),), exclude=(re.compile("13$"),))
     assert Showing(world, asked).rest() == ["loss 1", "loss"]
     world.finish("demo")
     followed.rest()
@@ -272,10 +276,10 @@ def test_ranks_that_the_job_has_not_are_a_mistake(local_world: World):
     submit(local_world, workers=2, gpus=1, gputopology=True)
     local_world.start("demo")
     with pytest.raises(UsageError, match="demo has no rank 2") as wrong:
-        Showing(local_world, Asked(only=parse_only(["rank:0,2-9"]))).rest()
+        Showing(local_world, LogRequest(only=parse_only(["rank:0,2-9"]))).rest()
     assert wrong.value.why == "it has ranks 0-1"
     with pytest.raises(UsageError, match="demo has no worker 7"):
-        Showing(local_world, Asked(only=parse_only(["worker:7"]))).rest()
+        Showing(local_world, LogRequest(only=parse_only(["worker:7"]))).rest()
     local_world.finish("demo")
 
 
@@ -284,7 +288,7 @@ def test_ranks_that_cannot_be_told_apart_are_told(local_world: World):
     local_world.start("demo")
     local_world.say("demo", "hello")
     local_world.finish("demo")
-    showing = Showing(local_world, Asked(only=parse_only(["rank:0"])))
+    showing = Showing(local_world, LogRequest(only=parse_only(["rank:0"])))
     assert showing.rest() == []
     assert "1 line of the launcher left out: its log does not say" in showing.told()
     assert "--tag-output" in showing.told()
@@ -297,10 +301,10 @@ def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for
     world.start("demo")
     for text in ("[1] Traceback", "= BAD TERMINATION"):
         world.say("demo", text)
-    followed = Showing(world, Asked(options=FOLLOW, only=parse_only(["rank:1"])))
+    followed = Showing(world, LogRequest(options=FOLLOW, only=parse_only(["rank:1"])))
     followed.until_said("Traceback")
-    assert Showing(world, Asked(only=parse_only(["rank:1"]))).rest() == ["Traceback"]
-    other = Showing(world, Asked(only=parse_only(["rank:0"])))
+    assert Showing(world, LogRequest(only=parse_only(["rank:1"]))).rest() == ["Traceback"]
+    other = Showing(world, LogRequest(only=parse_only(["rank:0"])))
     assert other.rest() == []
     assert other.told() == ("none of these has a line: the launcher's log has tags of rank 1 only")
     world.finish("demo")
@@ -314,9 +318,9 @@ def test_what_was_asked_for_is_not_advised(world: World):
     submission.submit(job, world.backend, namespace="default")
     world.start("demo")
     world.say("demo", "hello")
-    followed = Showing(world, Asked(options=FOLLOW))
+    followed = Showing(world, LogRequest(options=FOLLOW))
     followed.until_said("hello")
-    showing = Showing(world, Asked(only=parse_only(["rank:0"])))
+    showing = Showing(world, LogRequest(only=parse_only(["rank:0"])))
     showing.rest()
     assert showing.told() == (
         "1 line of the launcher left out: no tag of a rank, though the job's command asks for tags"
@@ -331,12 +335,17 @@ def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path
     submit(world)
     world.start("demo")
     world.say("demo", "hello")
-    showing = Showing(world, Asked(options=FOLLOW), archive)
+    showing = Showing(world, LogRequest(options=FOLLOW), archive)
     showing.until_said("hello")
     world.finish("demo")
     showing.rest()
     world.backend.delete("demo", "default")
-    for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True), Asked(kept=True)):
+    for asked in (
+        LogRequest(),
+        LogRequest(options=FOLLOW),
+        LogRequest(everyone=True),
+        LogRequest(kept=True),
+    ):
         again = Showing(world, asked, archive)
         assert again.rest() == ["hello"]
         assert again.shown.end is End.KEPT
@@ -357,7 +366,7 @@ def test_archived_logs_of_workers_that_are_gone_are_named_beside_a_launcher_that
         source = Source(pod=f"demo-worker-{worker}", uid=str(worker), worker=worker)
         with archive.keeping(still_world.backend.place, replace(status, uid=uid)) as keeping:
             keeping.write([Line(source=source, at=1, stamp=b"", text=b"was")])
-    showing = Showing(still_world, Asked(everyone=True), archive)
+    showing = Showing(still_world, LogRequest(everyone=True), archive)
     assert showing.rest() == ["hello"]
     assert showing.told() == (
         "pods that are gone: demo-worker-9; arena-topo logs --kept --all demo -n default shows"
@@ -381,11 +390,11 @@ def test_of_what_was_kept_it_is_told_whether_it_begins_with_the_log(
     submit(still_world)
     still_world.start("demo")
     still_world.say("demo", "hello")
-    followed = Showing(still_world, Asked(options=options), archive)
+    followed = Showing(still_world, LogRequest(options=options), archive)
     followed.until_said("hello")
     still_world.finish("demo")
     followed.rest()
-    again = Showing(still_world, Asked(kept=True), archive)
+    again = Showing(still_world, LogRequest(kept=True), archive)
     assert again.rest() == ["hello"]
     assert ("; lines may be missing of " in again.told()) is cut
     assert "it may have gone on" not in again.told()
@@ -398,10 +407,10 @@ def test_who_left_before_the_end_is_told_that_it_may_have_gone_on(
     submit(still_world)
     still_world.start("demo")
     still_world.say("demo", "hello")
-    left = Showing(still_world, Asked(options=FOLLOW), archive)
+    left = Showing(still_world, LogRequest(options=FOLLOW), archive)
     left.until_said("hello")
     left.batches.close()
-    again = Showing(still_world, Asked(kept=True), archive)
+    again = Showing(still_world, LogRequest(kept=True), archive)
     assert again.rest() == ["hello"]
     assert again.told().endswith("; the log may have gone on after that")
 
@@ -411,12 +420,12 @@ def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):
     submit(world)
     world.start("demo")
     world.say("demo", "hello")
-    showing = Showing(world, Asked(options=FOLLOW, keep=False), archive)
+    showing = Showing(world, LogRequest(options=FOLLOW, keep=False), archive)
     showing.until_said("hello")
     world.finish("demo")
     showing.rest()
     with pytest.raises(NotFound, match="nothing is archived of the logs of demo") as caught:
-        Showing(world, Asked(kept=True), archive).rest()
+        Showing(world, LogRequest(kept=True), archive).rest()
     shown = "logs" if isinstance(world, LocalWorld) else "logs -f"
     assert caught.value.hint == f"arena-topo {shown} demo -n default"
 
@@ -426,7 +435,7 @@ def test_what_is_followed_is_saved_and_told_of(world: World, tmp_path: Path):
     world.start("demo")
     world.say("demo", "hello")
     folder = tmp_path / "saved"
-    asked = Asked(options=FOLLOW, save=str(folder), exclude=(re.compile("hello"),))
+    asked = LogRequest(options=FOLLOW, save=str(folder), exclude=(re.compile("hello"),))
     showing = Showing(world, asked)
     world.say("demo", "shown")
     showing.until_said("shown")
@@ -441,11 +450,11 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
     submit(world)
     world.start("demo")
     world.write("demo", b"\xff\x1b[2J\nlast")
-    followed = Showing(world, Asked(options=FOLLOW, tags=True))
+    followed = Showing(world, LogRequest(options=FOLLOW, tags=True))
     world.finish("demo")
     for _ in followed.batches:
         pass
-    unfinished = Asked(options=LogOptions(unfinished=True))
+    unfinished = LogRequest(options=LogOptions(unfinished=True))
     shown = follow.Shown(world.backend, "demo", "default", unfinished)
     written = b"".join(map(Raw().lines, shown))
     assert written.endswith(b"\xff\x1b[2J\nlast")
@@ -456,14 +465,14 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
 def test_a_pod_that_has_not_started_is_not_read(still_world: World):
     submit(still_world)
     with pytest.raises(NotFound, match="job demo has no pods yet") as early:
-        Showing(still_world, Asked()).rest()
+        Showing(still_world, LogRequest()).rest()
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
 
 def test_a_job_that_is_suspended_while_it_is_followed_says_who_starts_it(local_world: World):
     submit(local_world)
     local_world.start("demo")
-    showing = Showing(local_world, Asked(options=FOLLOW))
+    showing = Showing(local_world, LogRequest(options=FOLLOW))
     next(showing.batches)
     assert local_world.backend.pausing is not None
     local_world.backend.pausing.suspend("demo", "default")
@@ -494,7 +503,7 @@ def job(phase: Phase, *pods: Source, reason: str | None = None) -> JobStatus:
     )
 
 
-def course(asked: Asked = Asked(options=FOLLOW), *pods: Source) -> FollowState:  # noqa: B008  frozen
+def course(asked: LogRequest = LogRequest(options=FOLLOW), *pods: Source) -> FollowState:  # noqa: B008  frozen
     wanted = (lambda _: True) if asked.everyone else (lambda source: source.chief)
     return FollowState(job(Phase.RUNNING, *pods), asked, wanted)
 
@@ -533,7 +542,7 @@ def test_a_connection_that_is_being_taken_up_again_is_waited_for():
 
 
 def test_workers_that_outlive_their_job_do_not_keep_it_open():
-    one = course(Asked(everyone=True, options=FOLLOW))
+    one = course(LogRequest(everyone=True, options=FOLLOW))
     for source in (LAUNCHER, WORKER):
         one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
     one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 1.0)
@@ -585,7 +594,7 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
     alone.notice(Notice(turn=LogTurn.REFUSED, source=LAUNCHER, error=refused), 0.0)
     with pytest.raises(NotFound, match="nope"):
         ended(alone, job(Phase.RUNNING, LAUNCHER), 1.0)
-    many = course(Asked(everyone=True, options=FOLLOW))
+    many = course(LogRequest(everyone=True, options=FOLLOW))
     many.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     many.notice(Notice(turn=LogTurn.REFUSED, source=WORKER, error=refused), 0.0)
     assert ended(many, job(Phase.RUNNING, LAUNCHER, WORKER), 1.0) is None
@@ -595,7 +604,7 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
 
 
 def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
-    one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER)
+    one = course(LogRequest(everyone=True, options=FOLLOW), LAUNCHER)
     for source in (LAUNCHER, WORKER):
         assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
     [note] = one.notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
@@ -610,7 +619,7 @@ def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
         (Phase.RUNNING, ["demo-worker-0 is gone: its log ends here"]),
         (Phase.SUCCEEDED, []),
     ):
-        one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER, WORKER)
+        one = course(LogRequest(everyone=True, options=FOLLOW), LAUNCHER, WORKER)
         for source in (LAUNCHER, WORKER):
             one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
         one.notice(Notice(turn=LogTurn.GONE, source=WORKER), 1.0)

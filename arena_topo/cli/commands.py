@@ -138,7 +138,8 @@ class ArenaCommand(TyperCommand):
         for warning in (
             *state.warnings,
             *line.warnings,
-            *misspelt(partial(variables, takes_job=True)),
+            # Those of jobs take time to load.
+            *misspelt(partial(variables, takes_job=job) for job in (False, True)),
         ):
             console.warn(warning)
         try:

@@ -163,15 +163,22 @@ _OTHERS = frozenset(
 """Our variables that replace no flag: for people, and in the processes of jobs and of the agent."""
 
 
-def misspelt(variables: Callable[[], Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
-    """A warning for each variable with our prefix that has no effect; `variables` are of flags."""
-    ours = [name for name in os.environ if name.startswith(_OURS) and name not in _OTHERS]
+def misspelt(variables: Iterable[Callable[[], Mapping[str, tuple[str, ...]]]]) -> Iterator[str]:
+    """A warning for each variable with our prefix that has no effect.
+
+    Each of `variables` gives those of some flags; it is called only while a variable is unknown.
+    """
+    known = {*_OTHERS}
     # The tests of this program have some of their own.
-    if ours := [name for name in ours if not name.startswith(f"{_OURS}TEST_")]:
-        known = {name for names in variables().values() for name in names} | _OTHERS
-        for name in sorted({*ours} - known):
-            hint = near(name, sorted(name for name in known if name.startswith(_OURS)))
-            yield f"there is no variable {name}, which is left out" + (f"; {hint}" if hint else "")
+    unknown = {name for name in os.environ if name.startswith(_OURS) and name not in known}
+    unknown = {name for name in unknown if not name.startswith(f"{_OURS}TEST_")}
+    for of_flags in variables:
+        if unknown:
+            known |= {name for names in of_flags().values() for name in names}
+            unknown -= known
+    for name in sorted(unknown):
+        hint = near(name, sorted(name for name in known if name.startswith(_OURS)))
+        yield f"there is no variable {name}, which is left out" + (f"; {hint}" if hint else "")
 
 
 # ---------------------------------------------------------------- files

@@ -18,7 +18,7 @@ import msgspec
 
 from arena_topo.bandwidth import rate_is_assumed
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut, command
 from arena_topo.gang import fairness, shape
 from arena_topo.gang.request import (
     ANY_SITE,
@@ -280,7 +280,7 @@ def _explained(
     """Why a request of this job has no placement; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
     reserved = describe_reserved(request, cluster)
-    return Solver.of(cluster).explain(
+    refused = Solver.of(cluster).explain(
         request,
         # The flags that exclude nodes are known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),
@@ -289,6 +289,19 @@ def _explained(
         fusible=limited and job.workers > 1 and fusible(cluster),
         anew=None if anew is None else Solver.of(anew),
     )
+    if refused.hint is None and reserved is not None:
+        refused.hint = _look_at_reserving(request, cluster)
+    return refused
+
+
+def _look_at_reserving(request: Request, cluster: Cluster) -> str | None:
+    """How to see what a gang waits for that gets the GPUs which this one could use."""
+    for node in Solver.of(cluster).withheld(request):
+        for entry, idle in node.reservations():
+            if idle:
+                namespace, _, name = entry.job.partition("/")
+                return f"{command('why', name, namespace=namespace)} shows what {name} waits for"
+    return None
 
 
 def _fusible(job: MPIJob, site: Site, cluster: Cluster) -> bool:

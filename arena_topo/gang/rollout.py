@@ -122,7 +122,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
     with closing(queue.gang_reads(stored)) as gang:
         rollout = _Rollout(queue=queue, stored=stored, gang=gang, since=queue.now())
         # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-        for gang_status in looks(rollout.look, every=_SELDOM, pause=rollout.pause):
+        for gang_status in poll_repeatedly(rollout.look, every=_SELDOM, pause=rollout.pause):
             if gang_status is None:
                 return None
             seen, pulling = gang_status
@@ -166,12 +166,12 @@ class _Rollout:
             return None
         for pod, patch in worker_places(stored, pods):
             queue.bind(pod, patch)
-        if len(pods) > wanted_workers(stored) and not pulls(pods, (), now=queue.now()):
+        if len(pods) > wanted_workers(stored) and not pulls_image(pods, (), now=queue.now()):
             self.events, self.events_read = [], -math.inf
         elif not slow or time.monotonic() - self.events_read >= _EVENTS:
             self.events, self.events_read = queue.events(stored), time.monotonic()
         seen = status_of(stored, pods, self.events, now=queue.now(), since=self.since)
-        return seen, pulls(pods, self.events, now=queue.now())
+        return seen, pulls_image(pods, self.events, now=queue.now())
 
     def pause(self, most: float) -> None:
         """Wait for the next look."""

@@ -33,7 +33,7 @@ from arena_topo.errors import (
     command,
 )
 from arena_topo.joblogs import notices, pod_selection
-from arena_topo.joblogs.asked import SILENT, Asked, End, NoLogYet
+from arena_topo.joblogs.log_request import SILENT, End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import IncompleteLog, LogNote, NoticeBuffer, OnNote, pods_text
 from arena_topo.joblogs.pipeline import Pipeline
 from arena_topo.joblogs.ranks import Entry, SpeakerSelection, ranks_of, wants
@@ -177,7 +177,7 @@ class FollowState:
     Times are seconds of any monotonic clock.
     """
 
-    def __init__(self, job: JobStatus, asked: Asked, wanted: SourceFilter) -> None:
+    def __init__(self, job: JobStatus, asked: LogRequest, wanted: SourceFilter) -> None:
         self._asked, self._wanted = asked, wanted
         self._first = frozenset(instance.name for instance in job.instances)
         self.tries: list[_Pod] = []
@@ -457,7 +457,7 @@ class Shown:
         backend: Backend,
         name: str,
         namespace: str,
-        asked: Asked,
+        asked: LogRequest,
         *,
         tell: OnNote = lambda _: None,
         seen: Callable[[JobStatus], None] = lambda _: None,

@@ -11,7 +11,7 @@ from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, is_selected
 from arena_topo.joblogs.window import HELD_SECONDS, REORDER_SECONDS, Window
 
 if TYPE_CHECKING:
-    from arena_topo.joblogs.asked import Asked
+    from arena_topo.joblogs.log_request import LogRequest
 
 _OVER = frozenset({LogTurn.ENDED, LogTurn.GONE, LogTurn.REFUSED})
 
@@ -25,7 +25,7 @@ class Pipeline:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: LogRequest,
         *,
         slots: int | None = None,
         total: int | None = None,

@@ -29,7 +29,7 @@ from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag, words_of
 from arena_topo.joblogs import follow, ranks
-from arena_topo.joblogs.asked import Asked, End, NoLogYet
+from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.joblogs.on_launcher import HOSTFILE_HINT, RanksOnLauncher
 from arena_topo.joblogs.ranks import Entry
@@ -209,10 +209,10 @@ class LogsOptions:
             unfinished=not self._of_lines,
         )
 
-    def asked(self) -> Asked:
+    def asked(self) -> LogRequest:
         """The request for `joblogs.follow`."""
         text = self.output_format is Output.TEXT
-        return Asked(
+        return LogRequest(
             instance=self.instance or None,
             everyone=self.everyone,
             only=ranks.parse_only(self.only) if self.only else None,
@@ -292,7 +292,7 @@ class _Shown:
         self._search: RanksOnLauncher | None = None
         self.known: list[JobStatus] = []
 
-    def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
+    def lines(self, backend: Backend, asked: LogRequest) -> ArenaError | None:
         """Show the lines; the error of a followed job that failed, or of `--save`."""
         lines = follow.Shown(
             backend,
@@ -331,7 +331,7 @@ class _Shown:
         if writable(self._console.stderr):
             self._outlet.break_line()
 
-    def nccl(self, backend: Backend, asked: Asked) -> ArenaError | None:
+    def nccl(self, backend: Backend, asked: LogRequest) -> ArenaError | None:
         """Show what NCCL did; the error of a followed job that failed."""
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 

@@ -19,7 +19,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.asked import Asked, End, NoLogYet
+from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.nccl import NcclReport, view
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader, measured_on
@@ -87,7 +87,7 @@ def show_nccl_of_job(
     backend: Backend,
     name: str,
     namespace: str,
-    asked: Asked,
+    asked: LogRequest,
     *,
     known: list[JobStatus],
     waits: Waits,

@@ -1,4 +1,4 @@
-"""What is asked of a job's logs (Asked), why there are none (Waiting), what ended them (End)."""
+"""Which logs are wanted (LogRequest), why there are none (NoLogYet), what ended them (End)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT = "it runs, but has written nothing yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LogRequest:
     """Which lines of which pods are wanted.
 
     Without `everyone` and `only` that is a single pod: `instance`, else the launcher. A line passes
