@@ -818,6 +818,27 @@ def test_the_end_of_a_launcher_on_a_lost_node_is_no_failure_of_the_next_start(wo
     assert len([line for line in here.said if "rolled back" in line]) == 1
 
 
+def test_who_resumes_a_gang_that_was_held_on_a_lost_node_has_its_launcher_forgiven_too(world):
+    here = world(2)
+    here.submit("job", workers=4, on_node_loss=NodeLoss.HOLD, retry=1)
+    here.rounds()
+    (node,) = here.nodes("job")
+    with here.api.edit("Pod", launcher(here)["metadata"]["name"]) as one:
+        one["spec"]["nodeName"] = node
+    here.cluster.keeps_terminating = True
+    here.cluster.drain(node)
+    here.rounds()
+    assert here.state("job") == "held"
+    here.cluster.keeps_terminating = False
+    # No controller looks at it any more.
+    with here.cluster.running():
+        resume_job(here.backend, "job", "default")
+    here.cluster.settle()
+    assert here.runs("job")
+    assert not has_failed(here)
+    assert here.api.find("Job", "job-launcher")["status"].get("failed", 0) == 0
+
+
 def test_a_gang_that_its_kubelets_evict_again_and_again_is_started_three_times_more(world):
     """Its own fault, such as a disk that it fills, is the same on every machine."""
     here = world(2)
