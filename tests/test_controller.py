@@ -30,12 +30,14 @@ from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.gang import pod_state, submission
+from arena_topo.gang.planning import head_of_queue
 from arena_topo.gang.protocol import Starter
 from arena_topo.gang.resume import resume_job
 from arena_topo.gang.stored_job import open_starter
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests import FORMAT_ANNOTATION, GATE, MAP, PROPOSED, STATE, TRIES_ANNOTATION
 from arena_topo.manifests.annotations import recorded_placement
+from arena_topo.queueing.reservation import left_for
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.topology.fabric import FabricFile
 
@@ -774,6 +776,24 @@ def test_a_gang_that_failed_as_its_node_fell_silent_starts_again_elsewhere(world
     here.rounds(4)
     assert here.runs("job")
     assert node not in here.nodes("job")
+
+
+def test_the_cpu_of_a_stopped_gang_is_reserved_once_while_its_pods_end(world):
+    here = world(1)
+    here.submit("job", workers=4, cpu="10")
+    here.rounds()
+    here.cluster.keeps_terminating = True
+    here.api.remove("pods", "default", "job-worker-2", {})
+    here.cluster.settle()
+    here.rounds()
+    assert not here.runs("job")
+    here.caught_up()
+    view = here.queue.read()
+    head = head_of_queue(view, here.queue, here.controller.starter.site)
+    (seen,), (left,) = view.cluster().nodes, left_for(head, view.cluster()).nodes
+    # The pods, the launcher's included, use 50 of 64: the gang gets that again.
+    assert (seen.cpu, left.cpu) == (14, 14)
+    assert left.reserved
 
 
 def launcher(here: World) -> dict:
