@@ -30,12 +30,14 @@ from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.gang import pod_state, submission
+from arena_topo.gang.planning import head_of_queue
 from arena_topo.gang.protocol import Starter
 from arena_topo.gang.resume import resume_job
 from arena_topo.gang.stored_job import open_starter
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests import FORMAT_ANNOTATION, GATE, MAP, PROPOSED, STATE, TRIES_ANNOTATION
 from arena_topo.manifests.annotations import recorded_placement
+from arena_topo.queueing.reservation import left_for
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.topology.fabric import FabricFile
 
@@ -776,6 +778,24 @@ def test_a_gang_that_failed_as_its_node_fell_silent_starts_again_elsewhere(world
     assert node not in here.nodes("job")
 
 
+def test_the_cpu_of_a_stopped_gang_is_reserved_once_while_its_pods_end(world):
+    here = world(1)
+    here.submit("job", workers=4, cpu="10")
+    here.rounds()
+    here.cluster.keeps_terminating = True
+    here.api.remove("pods", "default", "job-worker-2", {})
+    here.cluster.settle()
+    here.rounds()
+    assert not here.runs("job")
+    here.caught_up()
+    view = here.queue.read()
+    head = head_of_queue(view, here.queue, here.controller.starter.site)
+    (seen,), (left,) = view.cluster().nodes, left_for(head, view.cluster()).nodes
+    # The pods, the launcher's included, use 50 of 64: the gang gets that again.
+    assert (seen.cpu, left.cpu) == (14, 14)
+    assert left.reserved
+
+
 def launcher(here: World) -> dict:
     (one,) = (
         pod for pod in here.api.all("Pod") if pod["metadata"]["name"].startswith("job-launcher-")
@@ -816,6 +836,27 @@ def test_the_end_of_a_launcher_on_a_lost_node_is_no_failure_of_the_next_start(wo
     assert node not in here.nodes("job")
     assert here.api.find("Job", "job-launcher")["status"].get("failed", 0) == 0
     assert len([line for line in here.said if "rolled back" in line]) == 1
+
+
+def test_who_resumes_a_gang_that_was_held_on_a_lost_node_has_its_launcher_forgiven_too(world):
+    here = world(2)
+    here.submit("job", workers=4, on_node_loss=NodeLoss.HOLD, retry=1)
+    here.rounds()
+    (node,) = here.nodes("job")
+    with here.api.edit("Pod", launcher(here)["metadata"]["name"]) as one:
+        one["spec"]["nodeName"] = node
+    here.cluster.keeps_terminating = True
+    here.cluster.drain(node)
+    here.rounds()
+    assert here.state("job") == "held"
+    here.cluster.keeps_terminating = False
+    # No controller looks at it any more.
+    with here.cluster.running():
+        resume_job(here.backend, "job", "default")
+    here.cluster.settle()
+    assert here.runs("job")
+    assert not has_failed(here)
+    assert here.api.find("Job", "job-launcher")["status"].get("failed", 0) == 0
 
 
 def test_a_gang_that_its_kubelets_evict_again_and_again_is_started_three_times_more(world):

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters import quota
 from arena_topo.clusters.records import NodeRecord
-from arena_topo.clusters.rules import pod_over
 from arena_topo.engines import heartbeat
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.lease import DURATION, NoNamespace
@@ -50,7 +49,7 @@ from arena_topo.engines.kubernetes.queued import (
     queued,
     written,
 )
-from arena_topo.errors import AccessDenied, ArenaError, InvalidJob, UsageError
+from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.gang import fairness, loss, pod_state
 from arena_topo.gang.planning import SOME_JOB, Decision, head_of_queue
 from arena_topo.gang.pod_state import Fate
@@ -446,6 +445,8 @@ class Controller:
                 # The submitter that recorded the placement may die before it resumes the job.
                 self._again(fairness.STALE_RECORD_SECONDS + 1)
             self._force_delete(seen.pods)
+            if all(map(pod_state.has_ended, seen.pods)) and not self.starter.forgiven(job.manifest):
+                self._again(PERIOD)
             return False
         if job.state != "placed":
             return False
@@ -800,7 +801,7 @@ class Controller:
                 self._again(PERIOD)
                 break
             self._again(REASON_PERIOD)
-            if not all(map(_ended, pods.get(job.key, ()))):
+            if not all(map(pod_state.has_ended, pods.get(job.key, ()))):
                 continue  # The pods of its last run have not ended yet.
             if self._balked(job) or (quiet and self._just_refused(job)):
                 continue
@@ -846,7 +847,7 @@ class Controller:
         if (short := quota.shortfall(job.manifest, self.queue.quotas(job.namespace))) is not None:
             self._refuse(job, self._unseen())
             return self._reasoned(job, short)
-        if not self._forgiven(job):
+        if not self.starter.forgiven(job.manifest):
             self._again(PERIOD)
             return False
         self._starts += 1
@@ -865,22 +866,6 @@ class Controller:
         seconds: so the longer ago the last change was, the more seldom.
         """
         return min(max(PERIOD, self.clock() - self._changed_at), REASON_PERIOD)
-
-    def _forgiven(self, job: QueuedJob) -> bool:
-        """Whether no failure of its launcher is counted that the loss of a gang has caused.
-
-        The Job that counts one is deleted, and the gang waits until the operator has seen that.
-        """
-        stopped = last_stop(job.manifest)
-        if stopped is None or not loss.is_loss(stopped.cause):
-            return True
-        # Without these rights a gang starts again as long as it has retries.
-        with suppress(AccessDenied):
-            launcher = self.queue.failed_launcher(job.manifest)
-            if launcher is not None:
-                self.queue.delete_launcher(launcher)
-                return False
-        return True
 
     def _matters(self, view: Snapshot) -> tuple[object, ...]:
         """All that decides whether a waiting gang can start, apart from the time.
@@ -1039,11 +1024,6 @@ class _Pods(NamedTuple):
         nodes = (pod["spec"].get("nodeName") for pod in pods)
         uids = (str(pod["metadata"].get("uid")) for pod in pods if _unscheduled(pod))
         return cls(pods, frozenset(map(str, filter(None, nodes))), tuple(filter(None, uids)))
-
-
-def _ended(pod: Object) -> bool:
-    """Whether a pod has ended, and its Job, if it has one, has taken note."""
-    return pod_over(pod) and not pod_state.counted_later(pod)
 
 
 def _unscheduled(pod: Object) -> bool:

@@ -324,9 +324,9 @@ def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object
     return places
 
 
-def counted_later(pod: Object) -> bool:
-    """Whether the Job of a launcher has yet to count how this pod ended."""
-    return _TRACKED in (pod["metadata"].get("finalizers") or ())
+def has_ended(pod: Object) -> bool:
+    """Whether a pod has ended, and its Job, if it has one, has counted how."""
+    return pod_over(pod) and _TRACKED not in (pod["metadata"].get("finalizers") or ())
 
 
 def failed_workers(pods: Iterable[Object]) -> list[Object]:

@@ -34,11 +34,18 @@ from arena_topo.errors import (
     command,
 )
 from arena_topo.gang import fairness, planning
+from arena_topo.gang.loss import is_loss
 from arena_topo.gang.planning import Decision, QueueView
+from arena_topo.gang.pod_state import has_ended
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pins
-from arena_topo.manifests.annotations import recorded_request, reservation_note, reserving_map
+from arena_topo.manifests.annotations import (
+    last_stop,
+    recorded_request,
+    reservation_note,
+    reserving_map,
+)
 from arena_topo.manifests.binding import double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
@@ -317,11 +324,30 @@ class Starter:
         return patches.waiting(stored, pins.without_pins(stored), cause)
 
     def has_old_pods(self, stored: Manifest) -> bool:
-        """Whether pods of a job's last run exist; False if the caller may not list them."""
+        """Whether pods of a job's last run exist, or are not `forgiven`.
+
+        False if the caller may not list them.
+        """
         try:
-            return any(not pod_over(pod) for pod in self.queue.pods(stored))
+            return not all(map(has_ended, self.queue.pods(stored))) or not self.forgiven(stored)
         except AccessDenied:
             return False
+
+    def forgiven(self, stored: Manifest) -> bool:
+        """Whether no failure of its launcher is counted that the loss of a suspended gang caused.
+
+        A Job that counts one is deleted, and the start waits until the operator has seen that.
+        """
+        stopped = last_stop(stored)
+        if stopped is None or not is_loss(stopped.cause):
+            return True
+        # Without these rights a gang starts again as long as it has retries.
+        with suppress(AccessDenied):
+            launcher = self.queue.failed_launcher(stored)
+            if launcher is not None:
+                self.queue.delete_launcher(launcher)
+                return False
+        return True
 
     def is_valid(
         self, job: MPIJob, stored: Manifest, decision: Decision, *, pods: bool = True

@@ -296,19 +296,24 @@ def left_for(
         mine, counted = (own or {}).get(node.name, (GPUSet(0), 0))
         if head.strict:
             gpus, unnamed = GPUSet(gpus | node.free), 0
+        cpu, memory, again = 0.0, 0, 0
         for entry, _ in node.reservations():
             if entry.job == head.gang.key:
                 gpus, unnamed = GPUSet(gpus | entry.gpus), max(unnamed, entry.unnamed)
+                # Less than its request as long as its last pods use the rest.
+                cpu, memory = cpu + entry.cpu, memory + entry.memory
+                again += math.ceil((count(entry.gpus) + entry.unnamed) / head.placement.gpus)
         withheld, rest = GPUSet(gpus & ~mine), max(0, unnamed - counted)
         if not (withheld or rest):
             return node
         workers = min(workers, math.ceil((count(withheld) + rest) / head.placement.gpus))
+        more = max(0, workers - again)
         return node.unreserved_by(head.gang.key).reserve(
             head.gang.key,
             withheld,
             unnamed=rest,
-            cpu=request.cpu * workers,
-            memory=request.memory * workers,
+            cpu=cpu + request.cpu * more,
+            memory=memory + request.memory * more,
             since=head.since,
         )
 

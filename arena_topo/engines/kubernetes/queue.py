@@ -135,7 +135,7 @@ class Queue(Writer):
         """Read from a cache from now on; its threads call `changed` after each change."""
         if self._cache is None:
             sources = (*self._jobs.sources, _PRIORITIES)
-            self._cache = ClusterCache(self._api, sources, _kept, changed)
+            self._cache = ClusterCache(self._api, sources, _reduction, changed)
 
     def unwatch(self) -> None:
         """Stop the threads of the cache."""
@@ -624,7 +624,7 @@ def _value(obj: Object) -> Object:
     return named | {key: obj.get(key) for key in ("value", "globalDefault")}
 
 
-def _kept(kind: str) -> Callable[[Object], Any]:
+def _reduction(kind: str) -> Callable[[Object], Any]:
     """The reduction of the objects of a kind for the cache; None drops an object."""
     own = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
     return own.get(kind) or partial(record, kind)
