@@ -98,6 +98,7 @@ from arena_topo.reasons.drift import DifferenceKind as DifferenceKind
 from arena_topo.reasons.drift import WorkerGpus as WorkerGpus
 from arena_topo.reasons.explanation import BlockingHolder as BlockingHolder
 from arena_topo.reasons.explanation import Explanation as Explanation
+from arena_topo.reasons.explanation import OwnReservation as OwnReservation
 from arena_topo.reasons.explanation import QueuePosition as QueuePosition
 from arena_topo.reasons.explanation import WaitingGang as WaitingGang
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog

@@ -449,13 +449,11 @@ class FakeApi(Store):
                 kept = {*(meta.get("finalizers") or ()), "foregroundDeletion"}
                 self.going[meta["uid"]] = (resource, (space, name))
                 return self._mark(resource, (space, name), finalizers=sorted(kept))
-        if meta.get("finalizers"):
-            return self._mark(resource, (space, name))
         running = (found.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
         bound = resource.name == "pods" and (found.get("spec") or {}).get("nodeName")
-        if self.graceful and bound and running and options.get("gracePeriodSeconds") != 0:
-            seconds = options.get("gracePeriodSeconds", 30)
-            return self._mark(resource, (space, name), deletionGracePeriodSeconds=seconds)
+        seconds = options.get("gracePeriodSeconds", 30) if self.graceful and bound and running else 0
+        if seconds or meta.get("finalizers"):
+            return self._mark(resource, (space, name), grace=seconds)
         self.drop(resource, (space, name))
         if resource.plural == "namespaces":
             self._empty(name)
@@ -509,11 +507,18 @@ class FakeApi(Store):
                     f" record ({meta[key]}){more}",
                 )
 
-    def _mark(self, resource: Resource, key: Key, **meta: Any) -> Object:
-        """Let an object know that it is to go."""
+    def _mark(
+        self, resource: Resource, key: Key, *, grace: int | None = None, **meta: Any
+    ) -> Object:
+        """Let an object know that it is to go, and a pod by when: later calls only end the wait."""
+        if grace:
+            meta["deletionGracePeriodSeconds"] = grace
         thing = copied(self.get(resource, *key))
         if "deletionTimestamp" not in thing["metadata"]:
             thing["metadata"] |= {"deletionTimestamp": rfc3339(self.clock()), **meta}
+            self.store(resource, key, thing)
+        elif grace == 0 != thing["metadata"].get("deletionGracePeriodSeconds", 0):
+            thing["metadata"]["deletionGracePeriodSeconds"] = 0
             self.store(resource, key, thing)
         return thing
 

@@ -361,7 +361,7 @@ def test_another_network_starts_the_controller_again_and_changes_no_right():
         ("levels: 5", "line 1: levels: expected a list, got a whole number"),
         (
             FABRIC.replace("12.5", "500"),
-            "line 4: beyondGBps: 500 is more than the 400 of levels[0]",
+            "line 4: beyondGBps: 500 GB/s is more than the 400 GB/s of levels[0]",
         ),
         (f"{FABRIC}levels: []", "line 5: levels is given twice"),
         ("", "the file: expected a mapping, got nothing"),
