@@ -451,7 +451,9 @@ class FakeApi(Store):
                 return self._mark(resource, (space, name), finalizers=sorted(kept))
         running = (found.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
         bound = resource.name == "pods" and (found.get("spec") or {}).get("nodeName")
-        seconds = options.get("gracePeriodSeconds", 30) if self.graceful and bound and running else 0
+        seconds = (
+            options.get("gracePeriodSeconds", 30) if self.graceful and bound and running else 0
+        )
         if seconds or meta.get("finalizers"):
             return self._mark(resource, (space, name), grace=seconds)
         self.drop(resource, (space, name))

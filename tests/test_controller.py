@@ -839,6 +839,58 @@ def test_the_end_of_a_launcher_on_a_lost_node_is_no_failure_of_the_next_start(wo
     assert len([line for line in here.said if "rolled back" in line]) == 1
 
 
+def lost_with_its_launcher(here: World, **job: object) -> None:
+    """A gang that is suspended, and whose launcher was on the node that was lost."""
+    here.submit("job", workers=4, retry=1, **job)
+    here.rounds()
+    (node,) = here.nodes("job")
+    with here.api.edit("Pod", launcher(here)["metadata"]["name"]) as one:
+        one["spec"]["nodeName"] = node
+    here.cluster.keeps_terminating = True
+    here.cluster.drain(node)
+    here.rounds()
+    here.cluster.keeps_terminating = False
+    here.cluster.settle()
+
+
+def test_the_job_of_a_launcher_that_was_resumed_meanwhile_is_not_deleted(world):
+    here = world(2)
+    lost_with_its_launcher(here, on_node_loss=NodeLoss.HOLD)
+    with here.api.edit("Job", "job-launcher") as job:
+        job["status"]["failed"] = 1
+    counted = here.queue.failed_launcher(here.job("job"))
+    assert counted is not None
+    with here.api.edit("Job", "job-launcher") as job:
+        job["spec"]["suspend"] = False
+    for seen in (counted, here.queue.failed_launcher(here.job("job"))):
+        assert not here.queue.delete_launcher(seen)
+    uid = here.api.find("Job", "job-launcher")["metadata"]["uid"]
+    assert uid == counted["metadata"]["uid"]
+
+
+def test_a_gang_whose_old_launcher_does_not_go_waits_and_says_so(world):
+    here = world(2)
+    lost_with_its_launcher(here)
+    with here.api.edit("Job", "job-launcher") as job:
+        job["status"]["failed"] = 1
+        job["metadata"]["finalizers"] = ["example.com/audit"]
+    here.api.requests.clear()
+    for _ in range(8):
+        here.rounds()
+        here.later(10)
+    deletions = [one for one in here.api.requests if one.startswith("DELETE") and "/jobs/" in one]
+    assert len(deletions) == 1
+    assert not here.runs("job")
+    assert here.reason("job") == "the pods of its last run have not ended yet"
+    with here.api.edit("Job", "job-launcher") as job:
+        job["metadata"]["finalizers"] = []
+    here.api.remove("jobs", "default", "job-launcher")
+    for _ in range(4):
+        here.rounds()
+        here.later(10)
+    assert here.runs("job")
+
+
 def test_who_resumes_a_gang_that_was_held_on_a_lost_node_has_its_launcher_forgiven_too(world):
     here = world(2)
     here.submit("job", workers=4, on_node_loss=NodeLoss.HOLD, retry=1)

@@ -218,3 +218,16 @@ def test_a_quota_that_is_counted_late_delays_a_gang_that_fits_for_seconds(world)
         here.later(2)
         here.rounds()
     assert 4 <= sum("resourcequotas" in line for line in here.api.requests) <= 16
+
+
+def test_many_gangs_whose_quota_is_short_take_one_list_of_quotas_in_a_round(world):
+    here = world(8)
+    here.cluster.quota(gpus="4")
+    here.submit("first", workers=4)
+    here.rounds()
+    for nth in range(6):
+        here.submit(f"waits-{nth}", workers=4)
+    here.caught_up()
+    here.api.requests.clear()
+    here.controller.round()
+    assert sum("resourcequotas" in line for line in here.api.requests) == 1

@@ -267,6 +267,8 @@ class Controller:
     _due: float = -math.inf
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _unforgiven: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _quotas: dict[str, list[Manifest]] = field(default_factory=dict)
     _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
     _head: tuple[Snapshot, QueueHead | None, Cluster] | None = None
     _followers: Followers = field(default_factory=Followers)
@@ -313,6 +315,7 @@ class Controller:
         pods = self.queue.gangs(job.manifest for job in (*view.jobs, *ended))
         now = self.queue.now()
         self._due = math.inf
+        self._quotas.clear()
         self._forget(view)
         self._notice(view, pods, now)
         self._starts = 0
@@ -396,6 +399,7 @@ class Controller:
         alive = {(*job.key, job.created) for job in view.jobs}
         self._refused = {key: at for key, at in self._refused.items() if key in alive}
         self._balks = {key: at for key, at in self._balks.items() if key in alive}
+        self._unforgiven = {key: at for key, at in self._unforgiven.items() if key in alive}
         waiting = {job.key for job in view.jobs if job.suspended}
         self._calm = {job.key: self._calm[job.key] for job in view.jobs if job.key in self._calm}
         self._asked = {key: asked for key, asked in self._asked.items() if key in waiting}
@@ -844,13 +848,18 @@ class Controller:
                     most = min(most, decision.wait.until - view.now)
                 self._refuse(job, most)
                 return self._reasoned(job, decision.refused)
-        if (short := quota.shortfall(job.manifest, self.queue.quotas(job.namespace))) is not None:
+        if (short := quota.shortfall(job.manifest, self._quotas_of(job.namespace))) is not None:
             self._refuse(job, self._unseen())
             return self._reasoned(job, short)
         if not self.starter.forgiven(job.manifest):
             self._again(PERIOD)
-            return False
+            since = self._unforgiven.setdefault((*job.key, job.created), self.clock())
+            late = self.clock() - since > BALK_PERIOD
+            return self._reasoned(job, because(CauseCode.OLD_PODS)) if late else False
+        self._unforgiven.pop((*job.key, job.created), None)
         self._starts += 1
+        # What starts takes of the quota.
+        self._quotas.pop(job.namespace, None)
         outcome = self.starter.start(asked, job.manifest, None)
         if outcome.resumed:
             self._report(outcome.stored, "Started", "started")
@@ -858,6 +867,12 @@ class Controller:
             self._balks[*job.key, job.created] = self.clock()
             self._again(BALK_PERIOD)
         return True
+
+    def _quotas_of(self, namespace: str) -> list[Manifest]:
+        """The quotas of a namespace, read at most once between two starts in a round."""
+        if namespace not in self._quotas:
+            self._quotas[namespace] = self.queue.quotas(namespace)
+        return self._quotas[namespace]
 
     def _unseen(self) -> float:
         """The seconds until a gang that fits and is kept by something unseen is looked at again.

@@ -378,11 +378,16 @@ def path_of(manifest: Manifest, namespace: str = "") -> str:
     return f"/{root}/{version}{f'/namespaces/{part(space)}' if space else ''}/{plural}"
 
 
-def deletion(*, uid: str | None = None) -> dict[str, Any]:
-    """A request to delete an object with all it owns; with a uid, only exactly that object."""
+def deletion(*, uid: str | None = None, revision: str | None = None) -> dict[str, Any]:
+    """A request to delete an object with all it owns; with a uid, only exactly that object.
+
+    With a revision, only if the object has not changed since.
+    """
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "propagationPolicy": "Background",
     }
-    return options | {"preconditions": {"uid": uid}} if uid else options
+    conditions = {"uid": uid, "resourceVersion": revision}
+    conditions = {key: value for key, value in conditions.items() if value}
+    return options | {"preconditions": conditions} if conditions else options

@@ -34,6 +34,7 @@ from arena_topo.engines.kubernetes.jobs import Jobs
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import (
     belongs,
+    condition,
     controller_of,
     counts_failure,
     events_filter,
@@ -323,11 +324,17 @@ class Queue(Writer):
     def delete_launcher(self, launcher: Object) -> bool:
         """Delete the Job of a suspended job's launcher; whether it is gone.
 
-        The operator makes another, which counts no failures.
+        The operator makes another, which counts no failures. A Job that may run is left: who has
+        resumed the job meanwhile needs it, and the operator has yet to suspend it otherwise.
         """
-        path = _job_path(launcher["metadata"]["namespace"], launcher["metadata"]["name"])
-        with unless_overtaken():
-            self._api.delete(path, deletion(uid=launcher["metadata"]["uid"]))
+        meta = launcher["metadata"]
+        path = _job_path(meta["namespace"], meta["name"])
+        suspended = bool((launcher.get("spec") or {}).get("suspend"))
+        stopped = suspended or condition(launcher, "Failed") == "True"
+        if stopped and "deletionTimestamp" not in meta:
+            with unless_overtaken():
+                revision = meta["resourceVersion"]
+                self._api.delete(path, deletion(uid=meta["uid"], revision=revision))
         return self._api.find(path) is None
 
     def node(self, name: str) -> NodeRecord | None:
