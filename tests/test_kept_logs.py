@@ -697,6 +697,16 @@ def test_the_oldest_moved_logs_make_room(tmp_path: Path) -> None:
     assert not archive.kept("local", "team", "train")
 
 
+def test_an_archive_that_is_off_removes_nothing(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs")
+    moved(archive, tmp_path, [b"one\n"])
+    follow(archive, [line(1)])
+    later = time.time() + 2 * AGE
+    Archive(archive.root, most=0, clock=lambda: later).tidy()
+    assert archive.kept("local", "team", "train")
+    assert texts(archive) == [b"line 1"]
+
+
 @pytest.mark.parametrize("pod", ["a\0b", "../../x", "/etc", "", "..", "x" * 300])
 def test_a_pod_of_a_moved_log_is_a_folder_of_its_job(tmp_path: Path, pod: str) -> None:
     heard: list[str] = []

@@ -598,8 +598,11 @@ class Archive:
             ) from error
 
     def tidy(self) -> None:
-        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive."""
-        if self.root is None:
+        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive.
+
+        An archive that is off stays as it is.
+        """
+        if self.root is None or self.most <= 0:
             return
         _make(self.root)
         folders = (folder for folder in self.root.iterdir() if folder.is_dir())
