@@ -28,6 +28,7 @@ followed job that is larger than the archive loses its oldest lines.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import heapq
@@ -63,7 +64,7 @@ from arena_topo.engines.lines import (
     since,
     stamped,
 )
-from arena_topo.engines.log_files import LogReader, drop_oldest, run_lines
+from arena_topo.engines.log_files import LogReader, drop_oldest, move_runs, run_lines
 from arena_topo.engines.private import require_private, state_folder
 from arena_topo.engines.rank_tags import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
@@ -496,17 +497,37 @@ class Archive:
     def adopt(self, head: JobHead, pods: Path) -> None:
         """Move the logs of a deleted job (`head.moved`) here, with the folder that has them.
 
-        So a full disk loses none of them. OSError if they cannot be moved.
+        So a full disk loses none of them, unless the archive is on another file system. Runs that
+        were moved here before stay, as earlier runs. OSError if the logs cannot be moved; then
+        nothing of them is here.
         """
         if self.root is None or self.most <= 0:
             return
         folder = self.root / _folder(head.place, head.namespace, head.name, head.uid)
-        _make(folder)
-        _write_head(folder, head)
-        shutil.rmtree(folder / _PODS, ignore_errors=True)
-        shutil.move(pods, folder / _PODS)
+        copy = folder / f".{_PODS}-{os.urandom(8).hex()}"
+        new = not folder.exists()
+        try:
+            _make(folder)
+            _write_head(folder, head)
+            try:
+                _move_logs(pods, folder / _PODS, head.moved)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _copy_logs(pods, copy, head.moved)
+                _move_logs(copy, folder / _PODS, head.moved)
+        except BaseException:
+            if new and not (folder / _PODS).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        # What was copied is not moved here again, if the job is not removed after all.
+        shutil.rmtree(pods, ignore_errors=True)
         for source in head.moved:
-            drop_oldest(folder / _PODS / source.pod, self.largest)
+            # The archive is tidied in any case.
+            with contextlib.suppress(OSError):
+                drop_oldest(folder / _PODS / source.pod, self.largest)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """The archived jobs of a name, the newest first; none if the archive cannot be read.
@@ -733,6 +754,26 @@ def _measured(folder: str | Path) -> tuple[float, int]:
                 changed = max(changed, status.st_mtime)
                 size += max(status.st_size, status.st_blocks * 512)
     return changed, size
+
+
+def _move_logs(pods: Path, to: Path, moved: Sequence[Source]) -> None:
+    """Rename a folder of logs; where there are logs already, move the runs behind their runs."""
+    try:
+        pods.rename(to)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        for source in moved:
+            move_runs(pods / source.pod, to / source.pod)
+
+
+def _copy_logs(pods: Path, to: Path, moved: Sequence[Source]) -> None:
+    for source in moved:
+        (to / source.pod).mkdir(mode=0o700, parents=True)
+        with LogReader(str(pods / source.pod)) as reader:
+            for part in reader.parts():
+                with os.fdopen(reader.open(part), "rb") as file:
+                    replace_file(to / source.pod / part.name, iter(partial(file.read, CHUNK), b""))
 
 
 def _write_head(folder: Path, head: JobHead) -> None:

@@ -117,6 +117,15 @@ def begin_run(place: Path) -> None:
         (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
 
 
+def move_runs(place: Path, to: Path) -> None:
+    """Move the runs of a log that no process writes any more behind the runs of another log."""
+    to.mkdir(mode=0o700, exist_ok=True)
+    before = parts(str(to))
+    later = before[-1].run + 1 if before else 0
+    for part in parts(str(place)):
+        (place / part.name).rename(to / f"{later + part.run}-{part.start}.log")
+
+
 def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
     """A text with a time (Unix nanoseconds) before each line; `inside`: not before the first."""
     stamp = stamped(at) + b" "
