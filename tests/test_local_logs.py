@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -803,6 +804,29 @@ def test_a_job_that_deletes_itself_keeps_its_last_words(engine):
     assert said[-1] == b"last words"
     [kept] = open_archive(os.environ).kept("local", "default", "demo")
     assert (kept.deleted, kept.phase) == (True, "RUNNING")
+
+
+def test_a_job_whose_logs_were_moved_away_runs_again_and_is_followed(engine, tmp_path):
+    submit(engine, job("demo", "echo ran; sleep 600"))
+    eventually(lambda: log(engine, "demo") == "ran\n")
+    engine.pausing.suspend("demo", "default")
+    # As after a `delete` that was killed before it could remove the job.
+    shutil.rmtree(place(tmp_path).parent)
+    engine.pausing.resume("demo", "default")
+    eventually(lambda: log(engine, "demo") == "ran\n")
+
+
+def test_a_job_that_waits_is_followed_although_it_has_no_folder_of_logs(engine, tmp_path):
+    submit(engine, job("first", "sleep 600", workers=1, gpus=8))
+    submit(engine, job("second", "sleep 600", workers=1, gpus=8))
+    submit(engine, job("demo", "echo ran", workers=1, gpus=8))
+    place(tmp_path).parent.rmdir()
+    status = engine.job("demo", "default")
+    assert status.phase is Phase.PENDING
+    with engine.follow(status, FOLLOW, launchers) as following:
+        reader = Reader(following)
+        engine.delete("first", "default")
+        reader.until(lambda: reader.texts == [b"ran"])
 
 
 def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):

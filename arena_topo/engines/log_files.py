@@ -141,7 +141,9 @@ class LogWriter:
     """
 
     def __init__(self, place: Path, most: int | None) -> None:
-        place.mkdir(mode=0o700, exist_ok=True)
+        # Not the folder of the job, which may be gone.
+        for folder in (place.parent, place):
+            folder.mkdir(mode=0o700, exist_ok=True)
         before = parts(str(place))
         self._place, self._most = place, most
         self._longest = max(_SHORTEST, min(_LONGEST, (most or DEFAULT_LOG_SIZE * _SHARE) // _SHARE))

@@ -648,6 +648,11 @@ class LocalBackend:
         pods = (source.pod for source in logs.sources(seen) if wanted(source))
         _check_container(options.container, next(pods, launcher_name(job.name)))
 
+        if self._store.contains(seen):
+            # A `delete` that was killed may have moved it away.
+            with suppress(OSError):
+                (seen.folder / POD_LOGS).mkdir(mode=0o700, exist_ok=True)
+
         def look() -> Job | None:
             job = self._store.read(seen.folder)
             return self._settled(job) if job is not None and seen.same(job) else None
