@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_local_engine import PATIENCE, ended, engine, eventually, job, log, started, submit
 
+from arena_topo import cli
 from arena_topo.engines import JobStatus, Phase, log_files
 from arena_topo.engines.archive import open_archive
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
@@ -829,17 +829,42 @@ def test_a_job_that_waits_is_followed_although_it_has_no_folder_of_logs(engine, 
         reader.until(lambda: reader.texts == [b"ran"])
 
 
-def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):
-    submit(engine, job("demo", "echo hello"))
-    ended(engine, "demo")
-    folder = tmp_path / "state/arena-topo/logs"
-    with suppress(FileNotFoundError):
-        folder.rmdir()
+def in_the_way(folder: Path) -> None:
     folder.write_text("in the way")
-    engine.delete("demo", "default")
-    assert engine.jobs(None) == ()
-    engine._environment = {**os.environ, "ARENA_TOPO_LOG_ARCHIVE": "nonsense"}
+
+
+def dangling(folder: Path) -> None:
+    folder.symlink_to("nowhere/at/all")
+
+
+@pytest.mark.parametrize("obstacle", [in_the_way, dangling])
+def test_a_job_is_deleted_although_its_log_cannot_be_archived_and_a_warning_says_so(
+    engine, tmp_path, obstacle
+):
     submit(engine, job("demo", "echo hello"))
     ended(engine, "demo")
-    engine.delete("demo", "default")
+    obstacle(tmp_path / "state/arena-topo/logs")
+    told: list[str] = []
+    engine.delete("demo", "default", tell=told.append)
     assert engine.jobs(None) == ()
+    assert told == ["the log of demo is not archived: File exists"]
+
+
+def test_an_invalid_size_of_the_archive_is_an_error_before_anything_is_deleted(
+    engine, monkeypatch, capsys
+):
+    submit(engine, job("demo", "echo hello; sleep 600"))
+    eventually(lambda: log(engine, "demo") == "hello\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("ARENA_TOPO_LOG_ARCHIVE", "1.5G")
+        assert cli.run(["delete", "demo", "--backend", "local"]) == 2
+    assert "ARENA_TOPO_LOG_ARCHIVE is '1.5G'" in capsys.readouterr().err
+    assert engine.job("demo", "default").phase is Phase.RUNNING
+
+
+def test_delete_warns_of_a_log_that_cannot_be_archived(engine, tmp_path, capsys):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    in_the_way(tmp_path / "state/arena-topo/logs")
+    assert cli.run(["delete", "demo", "--backend", "local"]) == 0
+    assert "the log of demo is not archived: File exists" in capsys.readouterr().err

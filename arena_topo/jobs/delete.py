@@ -94,7 +94,7 @@ def delete(
         console.interruption.begin_changes()
         try:
             with suggest_similar_job(name, namespace, None if ignore_not_found else backend, kind):
-                backend.delete(name, namespace, uid=uid)
+                backend.delete(name, namespace, uid=uid, tell=console.warn)
         except NotFound:
             if ignore_not_found:
                 return

@@ -101,7 +101,7 @@ def prune(wanted: PruneOptions, session: Session) -> None:
     def remove(job: JobStatus) -> None:
         try:
             if not dry_run:
-                backend.delete(job.name, job.namespace, uid=job.uid)
+                backend.delete(job.name, job.namespace, uid=job.uid, tell=console.warn)
                 session.names.gone(backend, job.namespace, job.name)
         except NotFound:
             console.info(

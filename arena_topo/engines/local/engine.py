@@ -478,11 +478,22 @@ class LocalBackend:
             raise JobNotFound(name, namespace)
         return job
 
-    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        tell: Callable[[str], None] = ignore_message,
+    ) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
 
-        ArenaError names processes that cannot be ended; the job is removed all the same.
+        ArenaError names processes that cannot be ended; the job is removed all the same. `tell`
+        hears why its log could not be archived. UsageError, and nothing is done, if the setting of
+        the archive is invalid.
         """
+        from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
+
         try:
             job = self._store.job(name, namespace)
         except Broken:
@@ -492,6 +503,7 @@ class LocalBackend:
             job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
+        archive = open_archive(self._environment, tell=tell)
         ours = scheduler.is_here(job)
         before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -514,7 +526,7 @@ class LocalBackend:
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(self._store, current)
-                    supervisor.remove_job(self._store, current, before, self._environment)
+                    supervisor.remove_job(self._store, current, before, archive, tell=tell)
         self._tidy_archive()
         if left:
             raise _unending(f"the job {name} is deleted", left)
