@@ -766,6 +766,46 @@ def test_an_archive_that_is_off_removes_nothing(tmp_path: Path) -> None:
     assert texts(archive) == [b"line 1"]
 
 
+def test_a_job_whose_folder_was_made_just_now_stays(archive: Archive) -> None:
+    (archive.root / "new").mkdir(parents=True)
+    archive.tidy()
+    assert (archive.root / "new").is_dir()
+
+
+def test_a_job_that_another_process_adds_to_just_now_stays(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    follow(Archive(root), [line(1)])
+    head = newest(Archive(root)).folder / "job.json"
+    later = time.time() + 2 * AGE
+
+    def clock() -> float:
+        """The time, which is read after all jobs were measured."""
+        os.utime(head, (later, later))
+        return later
+
+    Archive(root, clock=clock).tidy()
+    assert texts(Archive(root)) == [b"line 1"]
+
+
+def test_a_job_whose_folder_cannot_be_read_now_stays(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(archive, [line(1)])
+
+    scandir, errors = os.scandir, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def failing_once(*folder: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return scandir(*folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", failing_once)
+        archive.tidy()
+    assert errors == []
+    assert texts(archive) == [b"line 1"]
+
+
 @pytest.mark.parametrize("pod", ["a\0b", "../../x", "/etc", "", "..", "x" * 300])
 def test_a_pod_of_a_moved_log_is_a_folder_of_its_job(tmp_path: Path, pod: str) -> None:
     heard: list[str] = []

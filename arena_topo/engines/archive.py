@@ -33,6 +33,7 @@ import fcntl
 import hashlib
 import heapq
 import json
+import math
 import os
 import re
 import shutil
@@ -631,8 +632,9 @@ class Archive:
         total = sum(size for _, size, _ in jobs)
         now = self._clock()
         for changed, size, folder in jobs:
-            if (changed < now - AGE or total > self.most) and changed < now - IN_USE:
-                # Another process may remove it at the same time.
+            unused = changed < now - IN_USE and (changed < now - AGE or total > self.most)
+            # Another process may have added to it since, or remove it at the same time.
+            if unused and _measured(folder)[0] < now - IN_USE:
                 shutil.rmtree(folder, ignore_errors=True)
                 total -= size
 
@@ -741,19 +743,28 @@ def _hash(*words: str) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _measured(folder: str | Path) -> tuple[float, int]:
-    """The time of a folder's last change, and the bytes of its files on the disk."""
+def _measured(folder: Path) -> tuple[float, int]:
+    """The time of a folder's last change, and the bytes of its files on the disk.
+
+    A folder that cannot be read now counts as changed just now: maybe another process changes it.
+    """
+    try:
+        return _measured_files(folder)
+    except OSError:
+        return math.inf, 0
+
+
+def _measured_files(folder: str | Path) -> tuple[float, int]:
     changed, size = 0.0, 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                _, inside = _measured(entry.path)
-                size += inside
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                changed = max(changed, status.st_mtime)
-                size += max(status.st_size, status.st_blocks * 512)
-    return changed, size
+                size += _measured_files(entry.path)[1]
+            status = entry.stat(follow_symlinks=False)
+            changed = max(changed, status.st_mtime)
+            size += max(status.st_size, status.st_blocks * 512)
+    # Another process has made an empty folder to add a job.
+    return changed or Path(folder).stat().st_mtime, size
 
 
 def _move_logs(pods: Path, to: Path, moved: Sequence[Source]) -> None:
