@@ -732,6 +732,20 @@ def test_a_log_that_is_moved_later_follows_the_runs_that_were_moved_before(
     assert list(kept.folder.rglob("pods/pods")) == []
 
 
+@pytest.mark.parametrize("length", [1, 19, 29, 30])
+def test_a_moved_log_that_a_crash_has_truncated_in_a_time_ends_with_the_line_before(
+    archive: Archive, tmp_path: Path, length: int
+) -> None:
+    kept = moved(archive, tmp_path, [b"one\ntwo\n"])
+    before = list(archive.lines(kept))
+    [file] = kept.folder.rglob("*-0.log")
+    with file.open("ab") as log:
+        log.write(stamped(time.time_ns())[:length])
+    [kept] = archive.kept("local", "team", "train")
+    assert list(archive.lines(kept)) == before
+    assert (kept.first, kept.last) == (before[0].at, before[1].at)
+
+
 def test_a_log_that_is_moved_keeps_within_the_size_of_the_archive(tmp_path: Path) -> None:
     log = b"".join(b"%0100d\n" % number for number in range(50_000))
     small = Archive(tmp_path / "logs", most=1 << 20)

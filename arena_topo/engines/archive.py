@@ -32,6 +32,7 @@ import errno
 import fcntl
 import hashlib
 import heapq
+import io
 import json
 import math
 import os
@@ -430,18 +431,33 @@ def _moved(folder: Path, first_run: Source) -> list[_Described]:
     with LogReader(str(folder / _PODS / first_run.pod)) as reader:
         for run, parts in groupby(reader.parts(), key=attrgetter("run")):
             files = list(parts)
-            first = last = b""
+            begun = over = 0
             for part in files:
                 with os.fdopen(reader.open(part), "rb") as file:
-                    for row in file:
-                        first, last = first or row, row
-            begun, over = _times(first, last)
+                    data = file.read()
+                begun = begun or next(filter(None, map(_time, io.BytesIO(data))), 0)
+                over = next(filter(None, map(_time, _from_the_end(data))), over)
             source = replace(first_run, run=run)
             lacks = files[0].start > 0
             described.append(
                 _Described(source=source, first=begun, last=over, lacks=lacks, ended=True)
             )
     return described
+
+
+def _from_the_end(data: bytes) -> Iterator[bytes]:
+    """The rows of a text, the last row first."""
+    end = len(data)
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        yield data[start:end]
+        end = start
+
+
+def _time(row: bytes) -> int:
+    """The time of a row; 0 of a row that a crash has truncated in its time."""
+    stamp, _, text = row.partition(b" ")
+    return (parse_nanoseconds(stamp) or 0) if text else 0
 
 
 def _times(*rows: bytes) -> Iterator[int]:

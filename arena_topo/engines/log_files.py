@@ -372,8 +372,9 @@ class LogLines:
         self.source, self._parser = source, Parser(source, pieces=self._pieces)
 
     def finish(self) -> list[Line]:
-        """The last line, if it has no line feed."""
-        return self._wanted(self._parser.finish())
+        """The last line, if it has no line feed, unless a crash has truncated it in its time."""
+        lines = self._parser.finish()
+        return self._wanted([line for line in lines if line.stamp and line.text])
 
     def unfinished(self) -> list[Line]:
         """The beginning of an unfinished line that has been silent for a while."""
