@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from test_local_engine import PATIENCE, ended, engine, eventually, job, log, started, submit
 
 from arena_topo import cli
-from arena_topo.engines import JobStatus, Phase, log_files
+from arena_topo.engines import JobStatus, Phase, archive, log_files
 from arena_topo.engines.archive import open_archive
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.engines.local import store
@@ -848,6 +848,39 @@ def test_a_job_is_deleted_although_its_log_cannot_be_archived_and_a_warning_says
     engine.delete("demo", "default", tell=told.append)
     assert engine.jobs(None) == ()
     assert told == ["the log of demo is not archived: File exists"]
+
+
+def test_the_log_of_a_job_whose_manifest_was_edited_is_archived(engine, tmp_path):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    (place(tmp_path).parent.parent / "manifest.json").write_text("[]")
+    told: list[str] = []
+    engine.delete("demo", "default", tell=told.append)
+    assert [line.text for line in kept_lines()] == [b"hello"]
+    assert told == []
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_else_is_known_of_a_job_makes_room_for_its_log_only_on_a_full_disk(
+    engine, tmp_path, monkeypatch, full
+):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    folder = place(tmp_path).parent.parent
+    other = [folder / name for name in ("events", "pods.json")]
+    replace_file, seen = archive.replace_file, []
+
+    def written(path: Path, data: bytes) -> None:
+        """The disk is full until the job has made room."""
+        seen.append([file.exists() for file in other])
+        if full and any(seen[-1]):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(path, data)
+
+    monkeypatch.setattr(archive, "replace_file", written)
+    engine.delete("demo", "default")
+    assert [line.text for line in kept_lines()] == [b"hello"]
+    assert seen == [[True, True], [False, False]][: 1 + full]
 
 
 def test_an_invalid_size_of_the_archive_is_an_error_before_anything_is_deleted(

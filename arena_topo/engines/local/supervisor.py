@@ -8,6 +8,7 @@ Workers have no output: their only process sleeps, and ranks write through the l
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -671,12 +672,15 @@ def _archive_logs(store: JobStore, job: Job, before: Job, archive: Archive) -> N
     launcher = next(logs.sources(job))
     if not log_files.parts(str(pods / launcher.pod)):
         return
-    # Their room is for what the archive says about the job, where the disk is full.
-    for name in ("room", "events", "pods.json"):
-        with contextlib.suppress(OSError):
-            (job.folder / name).unlink()
     submission, state = before.submission, before.state
-    manifest = store.objects(job)[0]
+    slots, tags = 0, None
+    # Not known of a job whose manifest was edited or removed.
+    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
+        manifest = store.objects(job)[0]
+        slots, tags = (
+            read_pods(manifest, submission.gpus).slots,
+            tagging(launcher_command(manifest)),
+        )
     head = JobHead(
         place=LOCAL_PLACE,
         namespace=submission.namespace,
@@ -685,12 +689,21 @@ def _archive_logs(store: JobStore, job: Job, before: Job, archive: Archive) -> N
         created=submission.created,
         phase=state.phase.value,
         exit_code=state.exit_code,
-        slots=read_pods(manifest, submission.gpus).slots,
-        tags=tagging(launcher_command(manifest)),
+        slots=slots,
+        tags=tags,
         deleted=not state.phase.over,
         moved=(launcher,),
     )
-    archive.adopt(head, pods)
+    try:
+        archive.adopt(head, pods)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        # Their room is for what the archive says about the job.
+        for name in ("room", "events", "pods.json"):
+            with contextlib.suppress(OSError):
+                (job.folder / name).unlink()
+        archive.adopt(head, pods)
 
 
 def remove_scratch(store: JobStore, job: Job) -> None:
