@@ -51,6 +51,9 @@ class FakeBackend:
         self.ends = {}
         self.refusal = None
 
+    def close(self):
+        pass
+
     def default_namespace(self):
         return "default"
 

@@ -850,6 +850,24 @@ def test_a_job_is_deleted_although_its_log_cannot_be_archived_and_a_warning_says
     assert told == ["the log of demo is not archived: File exists"]
 
 
+def test_all_jobs_of_a_delete_count_towards_the_size_of_the_archive(engine, monkeypatch):
+    submit(engine, job("old", "echo old"))
+    ended(engine, "old")
+    engine.delete("old", "default")
+    [old] = open_archive(os.environ).kept("local", "default", "old")
+    for file in old.folder.iterdir():
+        os.utime(file, (time.time() - 3600, time.time() - 3600))
+    for name in ("first", "second"):
+        submit(engine, job(name, "seq 1 5000"))
+        ended(engine, name)
+    # Each log has some 180 kB.
+    monkeypatch.setenv("ARENA_TOPO_LOG_ARCHIVE", "300k")
+    assert cli.run(["delete", "--all", "--yes", "--backend", "local"]) == 0
+    for name in ("first", "second"):
+        assert len(list(kept_lines(name))) == 5000
+    assert list(kept_lines("old")) == []
+
+
 def test_the_log_of_a_job_whose_manifest_was_edited_is_archived(engine, tmp_path):
     submit(engine, job("demo", "echo hello"))
     ended(engine, "demo")

@@ -19,10 +19,10 @@ time. So a second follow, even a concurrent one, appends only lines that are new
 line of the file. Older lines are dropped: nothing is inserted between rows.
 
 Only the user may read the archive. An error of the disk does not stop a follow: `tell` hears it
-once, and nothing more is archived. Each follow, once a minute, and each command that deletes local
-jobs remove the jobs that nothing was added to for `AGE` seconds, then the oldest jobs beyond the
-size of the archive, but no job that was written to or followed in the last `IN_USE` seconds. A
-followed job that is larger than the archive loses its oldest lines.
+once, and nothing more is archived. Each follow, once a minute, and each `delete` and `prune` of
+local jobs, at its end, remove the jobs that nothing was added to for `AGE` seconds, then the oldest
+jobs beyond the size of the archive, but no job that was written to or followed in the last `IN_USE`
+seconds. A followed job that is larger than the archive loses its oldest lines.
 """
 
 from __future__ import annotations

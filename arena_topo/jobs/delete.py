@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -105,7 +106,8 @@ def delete(
             console.info(f"The training job {name} has been deleted successfully")
         session.names.gone(backend, namespace, name)
 
-    act_on_each(console, jobs.items(), remove)
+    with closing(backend):
+        act_on_each(console, jobs.items(), remove)
 
 
 def _selected(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:

@@ -70,6 +70,7 @@ from arena_topo.solver import UNCONSTRAINED, Constraint, Request, Unplaceable, V
 from arena_topo.topology import Cluster, Machine, Node
 
 if TYPE_CHECKING:
+    from arena_topo.engines.archive import Archive
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
@@ -145,10 +146,14 @@ class LocalBackend:
         self._options = options
         self._environment = environment
         self._store = JobStore(state_folder(environment))
-        self._tidied = False
+        self._archive: Archive | None = None
 
     def close(self) -> None:
-        """Nothing: there are no connections."""
+        """Remove what is beyond the limits of the archive, if jobs were deleted."""
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            with suppress(OSError):
+                archive.tidy()
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """None: jobs see the folders of the machine."""
@@ -503,7 +508,7 @@ class LocalBackend:
             job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
-        archive = open_archive(self._environment, tell=tell)
+        self._archive = archive = open_archive(self._environment, tell=tell)
         ours = scheduler.is_here(job)
         before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -527,18 +532,8 @@ class LocalBackend:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(self._store, current)
                     supervisor.remove_job(self._store, current, before, archive, tell=tell)
-        self._tidy_archive()
         if left:
             raise _unending(f"the job {name} is deleted", left)
-
-    def _tidy_archive(self) -> None:
-        """Remove what is beyond the limits of the archive, once for all deletions of a command."""
-        from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
-
-        if not self._tidied:
-            self._tidied = True
-            with suppress(ArenaError, OSError):
-                open_archive(self._environment).tidy()
 
     def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
         """Remove the folder of a job that cannot be read, and end the processes of the job.
