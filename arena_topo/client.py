@@ -256,7 +256,7 @@ class Client:
         """Delete a job and all that belongs to it; NotFound without the job, unless ignored."""
         try:
             with self._in_namespace() as (backend, where):
-                backend.delete(name, where)
+                backend.delete(name, where, tell=self.tell)
         except NotFound:
             if not ignore_not_found:
                 raise

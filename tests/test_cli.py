@@ -51,6 +51,9 @@ class FakeBackend:
         self.ends = {}
         self.refusal = None
 
+    def close(self):
+        pass
+
     def default_namespace(self):
         return "default"
 
@@ -133,8 +136,8 @@ class FakeBackend:
     def jobs(self, namespace, _selector=""):
         return tuple(one for key, one in self.known.items() if namespace in {None, key[1]})
 
-    def delete(self, name, namespace, *, uid=None):
-        del uid
+    def delete(self, name, namespace, *, uid=None, tell=None):
+        del uid, tell
         if self.known.pop((name, namespace), None) is None:
             raise JobNotFound(name, namespace)
 

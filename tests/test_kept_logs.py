@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -627,10 +629,21 @@ def test_with_keeping_off_what_was_kept_is_still_served(tmp_path: Path) -> None:
     assert served(off) == [line(1)]
 
 
-def moved(
-    archive: Archive, folder: Path, data: Sequence[bytes], *, most: int | None = None
-) -> Kept:
-    """Move a log of several runs, as its supervisor writes it, into the archive."""
+HEAD = JobHead(
+    place="local",
+    namespace="team",
+    name="train",
+    uid="u1",
+    created=100.0,
+    phase="SUCCEEDED",
+    exit_code=0,
+    slots=4,
+    moved=(CHIEF,),
+)
+
+
+def written(folder: Path, data: Sequence[bytes], *, most: int | None = None) -> Path:
+    """Write a log of several runs, as a supervisor does; the folder of the logs of its job."""
     place = folder / "pods" / CHIEF.pod
     place.parent.mkdir()
     for run in data:
@@ -638,19 +651,16 @@ def moved(
         writer = LogWriter(place, most)
         for start in range(0, len(run), 4096):
             writer.write(run[start : start + 4096])
-    head = JobHead(
-        place="local",
-        namespace="team",
-        name="train",
-        uid="u1",
-        created=100.0,
-        phase="SUCCEEDED",
-        exit_code=0,
-        slots=4,
-        moved=(CHIEF,),
-    )
-    archive.adopt(head, place.parent)
-    assert not place.exists()
+    return place.parent
+
+
+def moved(
+    archive: Archive, folder: Path, data: Sequence[bytes], *, most: int | None = None
+) -> Kept:
+    """Write a log of several runs, and move it into the archive."""
+    pods = written(folder, data, most=most)
+    archive.adopt(HEAD, pods)
+    assert not pods.exists()
     [kept] = archive.kept("local", "team", "train")
     return kept
 
@@ -671,6 +681,69 @@ def test_the_log_of_a_deleted_job_is_moved_into_the_archive(
     [last] = archive.lines(kept, LogOptions(tail=1))
     assert last == lines[-1]
     assert [one.text for one in archive.lines(kept, LogOptions(previous=True))] == [b"first try"]
+
+
+@pytest.fixture
+def elsewhere(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive is on another file system than the jobs."""
+    rename, root = os.rename, archive.root
+
+    def refusing(old: Path, new: Path) -> None:
+        if Path(old).is_relative_to(root) != Path(new).is_relative_to(root):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", refusing)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_log_is_moved_to_another_file_system(archive: Archive, tmp_path: Path) -> None:
+    kept = moved(archive, tmp_path, [b"one\n", b"two\nthree"])
+    assert [one.text for one in archive.lines(kept)] == [b"one", b"two", b"three"]
+    assert {one.name for one in kept.folder.iterdir()} == {"job.json", "pods"}
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_archive_on_a_full_file_system_has_the_whole_log_or_nothing(
+    archive: Archive, tmp_path: Path
+) -> None:
+    pods = written(tmp_path, [b"one\n", b"x" * 80_000])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            archive.adopt(HEAD, pods)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(archive.root.iterdir()) == []
+    assert len(list(pods.rglob("*.log"))) == 2
+
+
+@pytest.mark.parametrize("file_system", ["the same", "another"])
+def test_a_log_that_is_moved_later_follows_the_runs_that_were_moved_before(
+    archive: Archive, tmp_path: Path, file_system: str, request: pytest.FixtureRequest
+) -> None:
+    if file_system == "another":
+        request.getfixturevalue("elsewhere")
+    moved(archive, tmp_path, [b"one\n", b"two\n"])
+    kept = moved(archive, tmp_path, [b"three\n", b"four\n"])
+    lines = [(one.source.run, one.text) for one in archive.lines(kept)]
+    assert lines == [(0, b"one"), (1, b"two"), (2, b"three"), (3, b"four")]
+    assert list(kept.folder.rglob("pods/pods")) == []
+
+
+@pytest.mark.parametrize("length", [1, 19, 29, 30])
+def test_a_moved_log_that_a_crash_has_truncated_in_a_time_ends_with_the_line_before(
+    archive: Archive, tmp_path: Path, length: int
+) -> None:
+    kept = moved(archive, tmp_path, [b"one\ntwo\n"])
+    before = list(archive.lines(kept))
+    [file] = kept.folder.rglob("*-0.log")
+    with file.open("ab") as log:
+        log.write(stamped(time.time_ns())[:length])
+    [kept] = archive.kept("local", "team", "train")
+    assert list(archive.lines(kept)) == before
+    assert (kept.first, kept.last) == (before[0].at, before[1].at)
 
 
 def test_a_log_that_is_moved_keeps_within_the_size_of_the_archive(tmp_path: Path) -> None:
@@ -695,6 +768,56 @@ def test_the_oldest_moved_logs_make_room(tmp_path: Path) -> None:
     archive.most = 1 << 20
     archive.tidy()
     assert not archive.kept("local", "team", "train")
+
+
+def test_an_archive_that_is_off_removes_nothing(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs")
+    moved(archive, tmp_path, [b"one\n"])
+    follow(archive, [line(1)])
+    later = time.time() + 2 * AGE
+    Archive(archive.root, most=0, clock=lambda: later).tidy()
+    assert archive.kept("local", "team", "train")
+    assert texts(archive) == [b"line 1"]
+
+
+def test_a_job_whose_folder_was_made_just_now_stays(archive: Archive) -> None:
+    (archive.root / "new").mkdir(parents=True)
+    archive.tidy()
+    assert (archive.root / "new").is_dir()
+
+
+def test_a_job_that_another_process_adds_to_just_now_stays(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    follow(Archive(root), [line(1)])
+    head = newest(Archive(root)).folder / "job.json"
+    later = time.time() + 2 * AGE
+
+    def clock() -> float:
+        """The time, which is read after all jobs were measured."""
+        os.utime(head, (later, later))
+        return later
+
+    Archive(root, clock=clock).tidy()
+    assert texts(Archive(root)) == [b"line 1"]
+
+
+def test_a_job_whose_folder_cannot_be_read_now_stays(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(archive, [line(1)])
+
+    scandir, errors = os.scandir, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def failing_once(*folder: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return scandir(*folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", failing_once)
+        archive.tidy()
+    assert errors == []
+    assert texts(archive) == [b"line 1"]
 
 
 @pytest.mark.parametrize("pod", ["a\0b", "../../x", "/etc", "", "..", "x" * 300])

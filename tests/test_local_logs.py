@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_local_engine import PATIENCE, ended, engine, eventually, job, log, started, submit
 
-from arena_topo.engines import JobStatus, Phase, log_files
+from arena_topo import cli
+from arena_topo.engines import JobStatus, Phase, archive, log_files
 from arena_topo.engines.archive import open_archive
 from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.engines.local import store
@@ -805,17 +806,116 @@ def test_a_job_that_deletes_itself_keeps_its_last_words(engine):
     assert (kept.deleted, kept.phase) == (True, "RUNNING")
 
 
-def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):
-    submit(engine, job("demo", "echo hello"))
-    ended(engine, "demo")
-    folder = tmp_path / "state/arena-topo/logs"
-    with suppress(FileNotFoundError):
-        folder.rmdir()
+def test_a_job_whose_logs_were_moved_away_runs_again_and_is_followed(engine, tmp_path):
+    submit(engine, job("demo", "echo ran; sleep 600"))
+    eventually(lambda: log(engine, "demo") == "ran\n")
+    engine.pausing.suspend("demo", "default")
+    # As after a `delete` that was killed before it could remove the job.
+    shutil.rmtree(place(tmp_path).parent)
+    engine.pausing.resume("demo", "default")
+    eventually(lambda: log(engine, "demo") == "ran\n")
+
+
+def test_a_job_that_waits_is_followed_although_it_has_no_folder_of_logs(engine, tmp_path):
+    submit(engine, job("first", "sleep 600", workers=1, gpus=8))
+    submit(engine, job("second", "sleep 600", workers=1, gpus=8))
+    submit(engine, job("demo", "echo ran", workers=1, gpus=8))
+    place(tmp_path).parent.rmdir()
+    status = engine.job("demo", "default")
+    assert status.phase is Phase.PENDING
+    with engine.follow(status, FOLLOW, launchers) as following:
+        reader = Reader(following)
+        engine.delete("first", "default")
+        reader.until(lambda: reader.texts == [b"ran"])
+
+
+def in_the_way(folder: Path) -> None:
     folder.write_text("in the way")
-    engine.delete("demo", "default")
-    assert engine.jobs(None) == ()
-    engine._environment = {**os.environ, "ARENA_TOPO_LOG_ARCHIVE": "nonsense"}
+
+
+def dangling(folder: Path) -> None:
+    folder.symlink_to("nowhere/at/all")
+
+
+@pytest.mark.parametrize("obstacle", [in_the_way, dangling])
+def test_a_job_is_deleted_although_its_log_cannot_be_archived_and_a_warning_says_so(
+    engine, tmp_path, obstacle
+):
     submit(engine, job("demo", "echo hello"))
     ended(engine, "demo")
-    engine.delete("demo", "default")
+    obstacle(tmp_path / "state/arena-topo/logs")
+    told: list[str] = []
+    engine.delete("demo", "default", tell=told.append)
     assert engine.jobs(None) == ()
+    assert told == ["the log of demo is not archived: File exists"]
+
+
+def test_all_jobs_of_a_delete_count_towards_the_size_of_the_archive(engine, monkeypatch):
+    submit(engine, job("old", "echo old"))
+    ended(engine, "old")
+    engine.delete("old", "default")
+    [old] = open_archive(os.environ).kept("local", "default", "old")
+    for file in old.folder.iterdir():
+        os.utime(file, (time.time() - 3600, time.time() - 3600))
+    for name in ("first", "second"):
+        submit(engine, job(name, "seq 1 5000"))
+        ended(engine, name)
+    # Each log has some 180 kB.
+    monkeypatch.setenv("ARENA_TOPO_LOG_ARCHIVE", "300k")
+    assert cli.run(["delete", "--all", "--yes", "--backend", "local"]) == 0
+    for name in ("first", "second"):
+        assert len(list(kept_lines(name))) == 5000
+    assert list(kept_lines("old")) == []
+
+
+def test_the_log_of_a_job_whose_manifest_was_edited_is_archived(engine, tmp_path):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    (place(tmp_path).parent.parent / "manifest.json").write_text("[]")
+    told: list[str] = []
+    engine.delete("demo", "default", tell=told.append)
+    assert [line.text for line in kept_lines()] == [b"hello"]
+    assert told == []
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_else_is_known_of_a_job_makes_room_for_its_log_only_on_a_full_disk(
+    engine, tmp_path, monkeypatch, full
+):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    folder = place(tmp_path).parent.parent
+    other = [folder / name for name in ("events", "pods.json")]
+    replace_file, seen = archive.replace_file, []
+
+    def written(path: Path, data: bytes) -> None:
+        """The disk is full until the job has made room."""
+        seen.append([file.exists() for file in other])
+        if full and any(seen[-1]):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(path, data)
+
+    monkeypatch.setattr(archive, "replace_file", written)
+    engine.delete("demo", "default")
+    assert [line.text for line in kept_lines()] == [b"hello"]
+    assert seen == [[True, True], [False, False]][: 1 + full]
+
+
+def test_an_invalid_size_of_the_archive_is_an_error_before_anything_is_deleted(
+    engine, monkeypatch, capsys
+):
+    submit(engine, job("demo", "echo hello; sleep 600"))
+    eventually(lambda: log(engine, "demo") == "hello\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("ARENA_TOPO_LOG_ARCHIVE", "1.5G")
+        assert cli.run(["delete", "demo", "--backend", "local"]) == 2
+    assert "ARENA_TOPO_LOG_ARCHIVE is '1.5G'" in capsys.readouterr().err
+    assert engine.job("demo", "default").phase is Phase.RUNNING
+
+
+def test_delete_warns_of_a_log_that_cannot_be_archived(engine, tmp_path, capsys):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    in_the_way(tmp_path / "state/arena-topo/logs")
+    assert cli.run(["delete", "demo", "--backend", "local"]) == 0
+    assert "the log of demo is not archived: File exists" in capsys.readouterr().err

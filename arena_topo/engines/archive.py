@@ -19,19 +19,22 @@ time. So a second follow, even a concurrent one, appends only lines that are new
 line of the file. Older lines are dropped: nothing is inserted between rows.
 
 Only the user may read the archive. An error of the disk does not stop a follow: `tell` hears it
-once, and nothing more is archived. Each follow, once a minute, and each command that deletes local
-jobs remove the jobs that nothing was added to for `AGE` seconds, then the oldest jobs beyond the
-size of the archive, but no job that was written to or followed in the last `IN_USE` seconds. A
-followed job that is larger than the archive loses its oldest lines.
+once, and nothing more is archived. Each follow, once a minute, and each `delete` and `prune` of
+local jobs, at its end, remove the jobs that nothing was added to for `AGE` seconds, then the oldest
+jobs beyond the size of the archive, but no job that was written to or followed in the last `IN_USE`
+seconds. A followed job that is larger than the archive loses its oldest lines.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import heapq
+import io
 import json
+import math
 import os
 import re
 import shutil
@@ -63,7 +66,7 @@ from arena_topo.engines.lines import (
     since,
     stamped,
 )
-from arena_topo.engines.log_files import LogReader, drop_oldest, run_lines
+from arena_topo.engines.log_files import LogReader, drop_oldest, move_runs, run_lines
 from arena_topo.engines.private import require_private, state_folder
 from arena_topo.engines.rank_tags import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
@@ -428,18 +431,33 @@ def _moved(folder: Path, first_run: Source) -> list[_Described]:
     with LogReader(str(folder / _PODS / first_run.pod)) as reader:
         for run, parts in groupby(reader.parts(), key=attrgetter("run")):
             files = list(parts)
-            first = last = b""
+            begun = over = 0
             for part in files:
                 with os.fdopen(reader.open(part), "rb") as file:
-                    for row in file:
-                        first, last = first or row, row
-            begun, over = _times(first, last)
+                    data = file.read()
+                begun = begun or next(filter(None, map(_time, io.BytesIO(data))), 0)
+                over = next(filter(None, map(_time, _from_the_end(data))), over)
             source = replace(first_run, run=run)
             lacks = files[0].start > 0
             described.append(
                 _Described(source=source, first=begun, last=over, lacks=lacks, ended=True)
             )
     return described
+
+
+def _from_the_end(data: bytes) -> Iterator[bytes]:
+    """The rows of a text, the last row first."""
+    end = len(data)
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        yield data[start:end]
+        end = start
+
+
+def _time(row: bytes) -> int:
+    """The time of a row; 0 of a row that a crash has truncated in its time."""
+    stamp, _, text = row.partition(b" ")
+    return (parse_nanoseconds(stamp) or 0) if text else 0
 
 
 def _times(*rows: bytes) -> Iterator[int]:
@@ -496,17 +514,37 @@ class Archive:
     def adopt(self, head: JobHead, pods: Path) -> None:
         """Move the logs of a deleted job (`head.moved`) here, with the folder that has them.
 
-        So a full disk loses none of them. OSError if they cannot be moved.
+        So a full disk loses none of them, unless the archive is on another file system. Runs that
+        were moved here before stay, as earlier runs. OSError if the logs cannot be moved; then
+        nothing of them is here.
         """
         if self.root is None or self.most <= 0:
             return
         folder = self.root / _folder(head.place, head.namespace, head.name, head.uid)
-        _make(folder)
-        _write_head(folder, head)
-        shutil.rmtree(folder / _PODS, ignore_errors=True)
-        shutil.move(pods, folder / _PODS)
+        copy = folder / f".{_PODS}-{os.urandom(8).hex()}"
+        new = not folder.exists()
+        try:
+            _make(folder)
+            _write_head(folder, head)
+            try:
+                _move_logs(pods, folder / _PODS, head.moved)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _copy_logs(pods, copy, head.moved)
+                _move_logs(copy, folder / _PODS, head.moved)
+        except BaseException:
+            if new and not (folder / _PODS).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        # What was copied is not moved here again, if the job is not removed after all.
+        shutil.rmtree(pods, ignore_errors=True)
         for source in head.moved:
-            drop_oldest(folder / _PODS / source.pod, self.largest)
+            # The archive is tidied in any case.
+            with contextlib.suppress(OSError):
+                drop_oldest(folder / _PODS / source.pod, self.largest)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """The archived jobs of a name, the newest first; none if the archive cannot be read.
@@ -598,8 +636,11 @@ class Archive:
             ) from error
 
     def tidy(self) -> None:
-        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive."""
-        if self.root is None:
+        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive.
+
+        An archive that is off stays as it is.
+        """
+        if self.root is None or self.most <= 0:
             return
         _make(self.root)
         folders = (folder for folder in self.root.iterdir() if folder.is_dir())
@@ -607,8 +648,9 @@ class Archive:
         total = sum(size for _, size, _ in jobs)
         now = self._clock()
         for changed, size, folder in jobs:
-            if (changed < now - AGE or total > self.most) and changed < now - IN_USE:
-                # Another process may remove it at the same time.
+            unused = changed < now - IN_USE and (changed < now - AGE or total > self.most)
+            # Another process may have added to it since, or remove it at the same time.
+            if unused and _measured(folder)[0] < now - IN_USE:
                 shutil.rmtree(folder, ignore_errors=True)
                 total -= size
 
@@ -717,19 +759,48 @@ def _hash(*words: str) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _measured(folder: str | Path) -> tuple[float, int]:
-    """The time of a folder's last change, and the bytes of its files on the disk."""
+def _measured(folder: Path) -> tuple[float, int]:
+    """The time of a folder's last change, and the bytes of its files on the disk.
+
+    A folder that cannot be read now counts as changed just now: maybe another process changes it.
+    """
+    try:
+        return _measured_files(folder)
+    except OSError:
+        return math.inf, 0
+
+
+def _measured_files(folder: str | Path) -> tuple[float, int]:
     changed, size = 0.0, 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                _, inside = _measured(entry.path)
-                size += inside
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                changed = max(changed, status.st_mtime)
-                size += max(status.st_size, status.st_blocks * 512)
-    return changed, size
+                size += _measured_files(entry.path)[1]
+            status = entry.stat(follow_symlinks=False)
+            changed = max(changed, status.st_mtime)
+            size += max(status.st_size, status.st_blocks * 512)
+    # Another process has made an empty folder to add a job.
+    return changed or Path(folder).stat().st_mtime, size
+
+
+def _move_logs(pods: Path, to: Path, moved: Sequence[Source]) -> None:
+    """Rename a folder of logs; where there are logs already, move the runs behind their runs."""
+    try:
+        pods.rename(to)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        for source in moved:
+            move_runs(pods / source.pod, to / source.pod)
+
+
+def _copy_logs(pods: Path, to: Path, moved: Sequence[Source]) -> None:
+    for source in moved:
+        (to / source.pod).mkdir(mode=0o700, parents=True)
+        with LogReader(str(pods / source.pod)) as reader:
+            for part in reader.parts():
+                with os.fdopen(reader.open(part), "rb") as file:
+                    replace_file(to / source.pod / part.name, iter(partial(file.read, CHUNK), b""))
 
 
 def _write_head(folder: Path, head: JobHead) -> None:

@@ -157,10 +157,18 @@ class Backend(Protocol):
     def watching(self, namespace: str) -> JobReads:
         """Repeated reads of jobs of a namespace."""
 
-    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        tell: Callable[[str], None] = ignore_message,
+    ) -> None:
         """Delete a job and all that belongs to it; NotFound if it does not exist.
 
         With a `uid` only the job with this uid; a later job of the same name is NotFound too.
+        `tell` gets the reason if its logs are lost that should have been archived.
         """
 
     def follow(

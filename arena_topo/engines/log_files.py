@@ -117,6 +117,15 @@ def begin_run(place: Path) -> None:
         (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
 
 
+def move_runs(place: Path, to: Path) -> None:
+    """Move the runs of a log that no process writes any more behind the runs of another log."""
+    to.mkdir(mode=0o700, exist_ok=True)
+    before = parts(str(to))
+    later = before[-1].run + 1 if before else 0
+    for part in parts(str(place)):
+        (place / part.name).rename(to / f"{later + part.run}-{part.start}.log")
+
+
 def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
     """A text with a time (Unix nanoseconds) before each line; `inside`: not before the first."""
     stamp = stamped(at) + b" "
@@ -132,7 +141,9 @@ class LogWriter:
     """
 
     def __init__(self, place: Path, most: int | None) -> None:
-        place.mkdir(mode=0o700, exist_ok=True)
+        # Not the folder of the job, which may be gone.
+        for folder in (place.parent, place):
+            folder.mkdir(mode=0o700, exist_ok=True)
         before = parts(str(place))
         self._place, self._most = place, most
         self._longest = max(_SHORTEST, min(_LONGEST, (most or DEFAULT_LOG_SIZE * _SHARE) // _SHARE))
@@ -361,8 +372,9 @@ class LogLines:
         self.source, self._parser = source, Parser(source, pieces=self._pieces)
 
     def finish(self) -> list[Line]:
-        """The last line, if it has no line feed."""
-        return self._wanted(self._parser.finish())
+        """The last line, if it has no line feed, unless a crash has truncated it in its time."""
+        lines = self._parser.finish()
+        return self._wanted([line for line in lines if line.stamp and line.text])
 
     def unfinished(self) -> list[Line]:
         """The beginning of an unfinished line that has been silent for a while."""

@@ -207,7 +207,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
         backend.validate(plan)
     stored = backend.stored(plan)[0]
     with suppress(NotFound):
-        backend.delete(name, site.namespace, uid=uid)
+        backend.delete(name, site.namespace, uid=uid, tell=watcher.tell)
     watcher.tell(f"The training job {name} has been deleted successfully")
     begun = time.monotonic()
     end = begun + _PATIENCE if watcher.end is None else watcher.end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -94,7 +95,7 @@ def delete(
         console.interruption.begin_changes()
         try:
             with suggest_similar_job(name, namespace, None if ignore_not_found else backend, kind):
-                backend.delete(name, namespace, uid=uid)
+                backend.delete(name, namespace, uid=uid, tell=console.warn)
         except NotFound:
             if ignore_not_found:
                 return
@@ -105,7 +106,8 @@ def delete(
             console.info(f"The training job {name} has been deleted successfully")
         session.names.gone(backend, namespace, name)
 
-    act_on_each(console, jobs.items(), remove)
+    with closing(backend):
+        act_on_each(console, jobs.items(), remove)
 
 
 def _selected(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:

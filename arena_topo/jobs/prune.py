@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
 
@@ -101,7 +102,7 @@ def prune(wanted: PruneOptions, session: Session) -> None:
     def remove(job: JobStatus) -> None:
         try:
             if not dry_run:
-                backend.delete(job.name, job.namespace, uid=job.uid)
+                backend.delete(job.name, job.namespace, uid=job.uid, tell=console.warn)
                 session.names.gone(backend, job.namespace, job.name)
         except NotFound:
             console.info(
@@ -114,7 +115,8 @@ def prune(wanted: PruneOptions, session: Session) -> None:
         line = _line(job, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
         console.write(f"{view.RESOURCE}/{job.name}\n" if names else line)
 
-    act_on_each(console, doomed, remove)
+    with closing(backend):
+        act_on_each(console, doomed, remove)
 
 
 def stale_jobs(

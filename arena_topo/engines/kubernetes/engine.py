@@ -390,8 +390,16 @@ class KubernetesBackend(Jobs):
                 return f"http://{hosts[0]}:{port.node_port}"
         return ""
 
-    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        tell: Callable[[str], None] = ignore_message,
+    ) -> None:
         """Delete the MPIJob, or the one with this uid, with what it owns; NotFound without it."""
+        del tell
         version = self.api_version()
         try:
             self.api.delete(self.job_path(name, namespace), deletion(uid=uid))

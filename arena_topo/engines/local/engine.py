@@ -70,6 +70,7 @@ from arena_topo.solver import UNCONSTRAINED, Constraint, Request, Unplaceable, V
 from arena_topo.topology import Cluster, Machine, Node
 
 if TYPE_CHECKING:
+    from arena_topo.engines.archive import Archive
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
@@ -145,10 +146,14 @@ class LocalBackend:
         self._options = options
         self._environment = environment
         self._store = JobStore(state_folder(environment))
-        self._tidied = False
+        self._archive: Archive | None = None
 
     def close(self) -> None:
-        """Nothing: there are no connections."""
+        """Remove what is beyond the limits of the archive, if jobs were deleted."""
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            with suppress(OSError):
+                archive.tidy()
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """None: jobs see the folders of the machine."""
@@ -478,11 +483,22 @@ class LocalBackend:
             raise JobNotFound(name, namespace)
         return job
 
-    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        tell: Callable[[str], None] = ignore_message,
+    ) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
 
-        ArenaError names processes that cannot be ended; the job is removed all the same.
+        ArenaError names processes that cannot be ended; the job is removed all the same. `tell`
+        hears why its log could not be archived. UsageError, and nothing is done, if the setting of
+        the archive is invalid.
         """
+        from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
+
         try:
             job = self._store.job(name, namespace)
         except Broken:
@@ -492,6 +508,7 @@ class LocalBackend:
             job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
+        self._archive = archive = open_archive(self._environment, tell=tell)
         ours = scheduler.is_here(job)
         before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -514,19 +531,9 @@ class LocalBackend:
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(self._store, current)
-                    supervisor.remove_job(self._store, current, before, self._environment)
-        self._tidy_archive()
+                    supervisor.remove_job(self._store, current, before, archive, tell=tell)
         if left:
             raise _unending(f"the job {name} is deleted", left)
-
-    def _tidy_archive(self) -> None:
-        """Remove what is beyond the limits of the archive, once for all deletions of a command."""
-        from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
-
-        if not self._tidied:
-            self._tidied = True
-            with suppress(ArenaError, OSError):
-                open_archive(self._environment).tidy()
 
     def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
         """Remove the folder of a job that cannot be read, and end the processes of the job.
@@ -647,6 +654,11 @@ class LocalBackend:
             raise JobNotFound(job.name, job.namespace)
         pods = (source.pod for source in logs.sources(seen) if wanted(source))
         _check_container(options.container, next(pods, launcher_name(job.name)))
+
+        if self._store.contains(seen):
+            # A `delete` that was killed may have moved it away.
+            with suppress(OSError):
+                (seen.folder / POD_LOGS).mkdir(mode=0o700, exist_ok=True)
 
         def look() -> Job | None:
             job = self._store.read(seen.folder)

@@ -8,6 +8,7 @@ Workers have no output: their only process sleeps, and ranks write through the l
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -25,11 +26,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from arena_topo.engines import DEADLINE, Phase, log_files
+from arena_topo.engines import DEADLINE, Phase, ignore_message, log_files
 from arena_topo.engines.local import logs, mpirun, processes, scheduler
 from arena_topo.engines.local.store import (
     HELD,
@@ -51,6 +52,9 @@ from arena_topo.manifests import Manifest, PlacementForecast
 from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.solver import Unplaceable
 from arena_topo.words import counted
+
+if TYPE_CHECKING:
+    from arena_topo.engines.archive import Archive
 
 _TICK = 0.25
 """Seconds between looks at the job's folder, and at the queue while the job waits."""
@@ -480,7 +484,7 @@ class Supervisor:
         if self._job.is_marked(UNWANTED):
             with self._store.lock():
                 if self._store.contains(self._job):
-                    remove_job(self._store, self._job, self._job, os.environ)
+                    _remove_unwanted(self._store, self._job)
             return
         changes = end.changes(self._job, self._pods)
         # `delete` and `suspend` do not wait for room on the disk.
@@ -597,7 +601,7 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
     left = end_processes(store, current.folder, current.submission.uid, grace=0.0)
     remove_scratch(store, current)
     if current.is_marked(UNWANTED):
-        remove_job(store, current, current, os.environ)
+        _remove_unwanted(store, current)
         return None
     supervisor = current.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
@@ -626,33 +630,58 @@ def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
 # ---------------------------------------------------------------- files and surroundings
 
 
-def remove_job(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+def remove_job(
+    store: JobStore,
+    job: Job,
+    before: Job,
+    archive: Archive | None,
+    *,
+    tell: Callable[[str], None] = ignore_message,
+) -> None:
     """Move the logs of a job without processes into the archive, and remove the job.
 
     `before` is the job before it was ended to be removed. The caller holds the lock. The job is
-    removed also if the archive cannot be written.
+    removed also if the archive cannot be written; `tell` hears why.
     """
-    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
-        _archive_logs(store, job, before, environment)
+    try:
+        if archive is not None:
+            _archive_logs(store, job, before, archive)
+    except (ArenaError, OSError, ValueError, LookupError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        tell(f"the log of {job.submission.name} is not archived: {why}")
     store.remove(job.folder)
 
 
-def _archive_logs(store: JobStore, job: Job, before: Job, environment: Mapping[str, str]) -> None:
+def _remove_unwanted(store: JobStore, job: Job) -> None:
+    """Remove a job that has deleted itself; the caller holds the lock."""
+    from arena_topo.engines.archive import open_archive  # noqa: PLC0415  not to run a job
+
+    archive = None
+    # The `delete` has checked the variable, but the job may have changed it for that.
+    with contextlib.suppress(ArenaError):
+        archive = open_archive(os.environ)
+    remove_job(store, job, job, archive)
+
+
+def _archive_logs(store: JobStore, job: Job, before: Job, archive: Archive) -> None:
     from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to run a job
-    from arena_topo.engines import archive  # noqa: PLC0415  as above
+    from arena_topo.engines.archive import JobHead  # noqa: PLC0415  as above
 
     pods = job.folder / POD_LOGS
     # Only launchers have output.
     launcher = next(logs.sources(job))
     if not log_files.parts(str(pods / launcher.pod)):
         return
-    # Their room is for what the archive says about the job, where the disk is full.
-    for name in ("room", "events", "pods.json"):
-        with contextlib.suppress(OSError):
-            (job.folder / name).unlink()
     submission, state = before.submission, before.state
-    manifest = store.objects(job)[0]
-    head = archive.JobHead(
+    slots, tags = 0, None
+    # Not known of a job whose manifest was edited or removed.
+    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
+        manifest = store.objects(job)[0]
+        slots, tags = (
+            read_pods(manifest, submission.gpus).slots,
+            tagging(launcher_command(manifest)),
+        )
+    head = JobHead(
         place=LOCAL_PLACE,
         namespace=submission.namespace,
         name=submission.name,
@@ -660,12 +689,21 @@ def _archive_logs(store: JobStore, job: Job, before: Job, environment: Mapping[s
         created=submission.created,
         phase=state.phase.value,
         exit_code=state.exit_code,
-        slots=read_pods(manifest, submission.gpus).slots,
-        tags=tagging(launcher_command(manifest)),
+        slots=slots,
+        tags=tags,
         deleted=not state.phase.over,
         moved=(launcher,),
     )
-    archive.open_archive(environment).adopt(head, pods)
+    try:
+        archive.adopt(head, pods)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        # Their room is for what the archive says about the job.
+        for name in ("room", "events", "pods.json"):
+            with contextlib.suppress(OSError):
+                (job.folder / name).unlink()
+        archive.adopt(head, pods)
 
 
 def remove_scratch(store: JobStore, job: Job) -> None:
