@@ -145,9 +145,10 @@ class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError with advice.
 
     Requests are retried if that is safe: GET requests if the server is overloaded or breaks off,
-    others only if the server has rejected them unprocessed (429); at most five times, and within
-    the request timeout (seconds; 0 is no limit, as in kubectl). `Options.deadline` (seconds from
-    the construction on) limits all requests together; TimedOut after that.
+    others only if the server has rejected them unprocessed (429); at most five times, once more as
+    often with renewed credentials, and within the request timeout (seconds; 0 is no limit, as in
+    kubectl). `Options.deadline` (seconds from the construction on) limits all requests together;
+    TimedOut after that.
     """
 
     def __init__(self, options: Options, at: Access | None = None) -> None:
