@@ -674,6 +674,12 @@ def counts_failure(launcher: Object) -> bool:
     return condition(launcher, "Failed") == "True" or bool(status.get("failed") or uncounted)
 
 
+def launcher_stopped(launcher: Object) -> bool:
+    """Whether the Job of a launcher runs no pod, as it has failed or is suspended."""
+    spec = launcher.get("spec") or {}
+    return spec.get("suspend") is True or condition(launcher, "Failed") == "True"
+
+
 def reports_running(mpijob: Object) -> bool:
     """Whether the operator reports that a job runs; each version has its own words for that."""
     job = kube_object(mpijob)

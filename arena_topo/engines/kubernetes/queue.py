@@ -34,11 +34,11 @@ from arena_topo.engines.kubernetes.jobs import Jobs
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import (
     belongs,
-    condition,
     controller_of,
     counts_failure,
     events_filter,
     is_owned,
+    launcher_stopped,
     report_of,
     when,
 )
@@ -329,9 +329,7 @@ class Queue(Writer):
         """
         meta = launcher["metadata"]
         path = _job_path(meta["namespace"], meta["name"])
-        suspended = bool((launcher.get("spec") or {}).get("suspend"))
-        stopped = suspended or condition(launcher, "Failed") == "True"
-        if stopped and "deletionTimestamp" not in meta:
+        if launcher_stopped(launcher) and "deletionTimestamp" not in meta:
             with unless_overtaken():
                 revision = meta["resourceVersion"]
                 self._api.delete(path, deletion(uid=meta["uid"], revision=revision))
