@@ -507,7 +507,7 @@ def test_a_cluster_out_of_reach_is_an_error(check, api):
 def test_without_a_cluster_there_is_nothing_to_check(check):
     code, found, err = check()
     assert (code, found) == (2, {})
-    assert "this command needs a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and the local engine is in use" in err
 
 
 # ---------------------------------------------------------------- how it is shown

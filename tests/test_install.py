@@ -533,7 +533,7 @@ def test_where_nothing_is_installed_nothing_is_printed(arena):
 def test_removing_needs_a_cluster(arena):
     code, out, err = arena("install", "--remove")
     assert (code, out) == (2, "")
-    assert "this command needs a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and the local engine is in use" in err
 
 
 def test_a_mistake_of_the_server_is_an_error_like_any_other(arena, api):

@@ -489,6 +489,8 @@ def test_a_job_that_nobody_knows_is_an_error_at_once(place):
     code, _, err = place.logs("dem", "--kept")
     assert code == 1
     assert err.startswith("error: nothing is archived of the logs of dem ")
+    # `logs` would know the job no better.
+    assert "arena-topo logs dem" not in err
 
 
 WRONG = {

@@ -50,9 +50,10 @@ def administration(backend: Backend) -> Administration:
 
     if not isinstance(backend, KubernetesBackend):
         raise UsageError(
-            "this command needs a Kubernetes cluster, and none is configured",
-            why="on this machine there is nothing to check or to install, and no other node",
-            hint="set KUBECONFIG, or name one with --kubeconfig and --context",
+            "this command needs a Kubernetes cluster, and the local engine is in use",
+            why="no cluster is configured, or emulated machines or --backend local were asked for",
+            hint="set KUBECONFIG, or name a cluster with --kubeconfig and --context; and give"
+            " neither ARENA_TOPO_EMULATE, --emulate nor --backend local",
         )
     return admin.Administration(backend)
 

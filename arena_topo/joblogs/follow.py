@@ -563,13 +563,19 @@ class Shown:
         return self._backend.name == "local"
 
     def _unkept(self) -> NotFound:
-        verb, why = "logs -f", "only what was followed from this machine is kept"
+        why = "only what was followed from this machine is kept"
+        hint = command("logs -f", self._name, namespace=self._namespace)
         if self._stored:
-            verb, why = "logs", "the log of a local job is with the job until that is deleted"
+            why = "the log of a local job is with the job until that is deleted"
+            hint = command("logs", self._name, namespace=self._namespace)
+            try:
+                self._backend.job(self._name, self._namespace)
+            except NotFound as unknown:
+                why, hint = unknown.message, unknown.hint
         return NotFound(
             f"nothing is archived of the logs of {self._name} in namespace {self._namespace}",
             why=why,
-            hint=command(verb, self._name, namespace=self._namespace),
+            hint=hint,
         )
 
     def _tell_gone(self, job: JobStatus, wanted: SourceFilter) -> None:
