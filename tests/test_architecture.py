@@ -105,7 +105,10 @@ RULES = {
         "engines/kubernetes/shapes.py": "its type",
     },
     "managedBy": {"clusters/queues.py": "manager"},
-    "managedFields": {"engines/kubernetes/queue.py": "the cache leaves them out"},
+    "managedFields": {
+        "clusters/objects.py": "nulls in them are left alone",
+        "engines/kubernetes/queue.py": "the cache leaves them out",
+    },
     "mpi-job-name": {"manifests/versions.py": "the label of a version"},
     "mpi_job_name": {"manifests/versions.py": "the label of a version"},
     "ownerReferences": {

@@ -630,6 +630,19 @@ def test_nothing_that_a_terminal_would_obey_is_in_a_note():
     )
 
 
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"name": None}, "metadata.name: expected a text, got nothing"),
+        ({"labels": None}, "metadata: object missing required field name"),
+    ],
+)
+def test_a_required_field_that_is_null_is_named(meta: dict[str, Any], said: str):
+    assert seen({"kind": "Pod", "metadata": meta}).notes == (
+        f"Pod without a name is ignored: {said}",
+    )
+
+
 def test_an_object_says_the_same_as_json_and_as_plain_values():
     objects = [
         node(spec={"taints": [{"key": "k", "effect": "NoSchedule"}]}),

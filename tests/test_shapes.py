@@ -181,6 +181,16 @@ def test_the_field_that_makes_no_sense_is_named(one: Any, said: str | None):
     assert object_error(one) == said
 
 
+def test_who_wrote_which_field_is_not_read():
+    nested: dict[str, Any] = {}
+    for _ in range(5000):
+        nested = {"f:spec": nested}
+    fields = [{"manager": "kubelet", "fieldsV1": nested}]
+    assert (
+        object_error({"metadata": {"name": "a", "labels": None, "managedFields": fields}}) is None
+    )
+
+
 THREADS = """
 import sys, threading
 sys.setswitchinterval(1e-6)

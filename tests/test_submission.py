@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fake_dra
+import fake_http
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from fake_resources import RESOURCES
 from replacing import replace
 
-from arena_topo.engines import Options, Phase, goals
+from arena_topo.engines import JobStatus, Options, Phase, goals
 from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import job_watch
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, planning, pod_state, rollout, submission
@@ -1024,6 +1026,7 @@ def test_a_gang_that_pulls_its_image_for_long_is_read_again_only_after_a_change(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollout, "_SELDOM", 0.05)
+    monkeypatch.setattr(rollout, "_REREAD", 60.0)
     world.cluster.images["large"] = 3600.0
     ends: list[str] = []
 
@@ -1049,11 +1052,76 @@ def test_a_gang_that_pulls_its_image_for_long_is_read_again_only_after_a_change(
     time.sleep(1.5)
     world.api.requests.clear()
     time.sleep(1.5)
-    # Some thirty looks; only events, which nobody watches, are read every few seconds.
+    # Some thirty looks.
     assert reads()["pods"] + reads()["gang"] + reads()["events"] <= 1, reads()
     world.api.remove("mpijobs", "default", "gang", {"propagationPolicy": "Background"})
     submits.join(20)
     assert ends == ["the job gang was deleted while it was being started"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"gang_timeout": 3}])
+def test_a_gang_whose_events_a_proxy_holds_back_is_read_once_more_before_it_is_rolled_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, asked: dict[str, int]
+) -> None:
+    monkeypatch.setattr(rollout, "_SELDOM", 0.05)
+    monkeypatch.setattr(rollout, "_REREAD", 60.0)
+    monkeypatch.setattr(pod_state, "UNSCHEDULABLE", 60.0 if asked else 4.0)
+    monkeypatch.setattr(fake_http, "_seen", lambda *_: None)
+
+    def taint(*taints: dict[str, str]) -> None:
+        for name in ("node-0", "node-1"):
+            with world.api.edit("Node", name) as node:
+                node["spec"]["taints"] = list(taints)
+
+    def free() -> None:
+        world.until(lambda: any(re.search("/pods.*watch=1", one) for one in world.api.requests))
+        # The last reading without an event has shown that no worker can be scheduled.
+        time.sleep(1.5)
+        taint()
+
+    tainted = {"key": "x", "effect": "NoSchedule"}
+    world.api.after("PATCH .*/mpijobs/gang", lambda: taint(tainted), times=1)
+    threading.Thread(target=free, daemon=True).start()
+    world.submit(workers=2, stay=True, **asked)
+    world.whole(workers=2)
+    assert not any("rolled back" in told for told in world.told)
+
+
+def test_a_wait_for_a_short_pull_ends_though_a_proxy_holds_back_events(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "_SELDOM", 0.05)
+    monkeypatch.setattr(fake_http, "_seen", lambda *_: None)
+    monkeypatch.setattr(rollout, "_REREAD", 2.0)
+    world.cluster.images["large"] = 2.5
+    begun = time.monotonic()
+    world.submit(workers=2, image="large", stay=True)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_worker_that_is_created_again_is_seen_to_start_though_a_proxy_holds_back_events(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.submit(workers=2)
+    world.whole(workers=2)
+    world.until(lambda: world.backend.job("gang", "default").phase is Phase.RUNNING)
+    monkeypatch.setattr(fake_http, "_seen", lambda *_: None)
+    monkeypatch.setattr(job_watch, "REREAD", 0.5)
+    world.cluster.images["fine"] = 2.0
+    world.api.remove("pods", "default", "gang-worker-1", {"gracePeriodSeconds": 0})
+    pending: list[bool] = []
+
+    def see(job: JobStatus) -> None:
+        pending.append(len(job.instances) < 3 or any(pod.pending for pod in job.instances))
+
+    def wait() -> None:
+        with contextlib.suppress(JobDeleted):
+            wait_until_over(world.backend, "gang", "default", hears=goals.Listener(seen=see))
+
+    waits = threading.Thread(target=wait, daemon=True)
+    waits.start()
+    world.until(lambda: pending and not pending[-1])
+    assert pending[0]
 
 
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:

@@ -13,8 +13,8 @@ Object = Mapping[str, Any]
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
-_MAPS = frozenset({"labels", "annotations", "as-user-extra"})
-"""Maps whose keys are no fields, so that null is a value."""
+_AS_THEY_ARE = frozenset({"labels", "annotations", "as-user-extra", "managedFields"})
+"""Maps whose keys are no fields, so that null is a value; and what is large and never read."""
 
 
 def mapping_at(parent: Object, key: str) -> Object:
@@ -52,15 +52,28 @@ def fields_of(obj: Any, kind: type[_Kind]) -> _Kind:
     """
     try:
         return msgspec.convert(obj, kind)
-    except ValueError:
-        return msgspec.convert(without_nulls(obj), kind)
+    except ValueError as first:
+        try:
+            return msgspec.convert(without_nulls(obj), kind)
+        except ValueError as second:
+            raise null_error(first, second) from None
+
+
+def null_error(first: Exception, second: Exception) -> Exception:
+    """The error of an object that fits neither with its nulls (`first`) nor without (`second`).
+
+    A required field that is null is not called missing.
+    """
+    parent, _, name = decoding.decoding_error(first)[0].rpartition(".")
+    missing = parent, f"object missing required field {name}"
+    return first if decoding.decoding_error(second) == missing else second
 
 
 def without_nulls(value: Any) -> Any:
-    """A plain value without the fields that are null."""
+    """A plain value without the fields that are null, but for what nobody reads."""
     if isinstance(value, Mapping):
         return {
-            key: below if key in _MAPS else without_nulls(below)
+            key: below if key in _AS_THEY_ARE else without_nulls(below)
             for key, below in value.items()
             if below is not None
         }

@@ -15,7 +15,14 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, fields_of, items, mapping_at, without_nulls
+from arena_topo.clusters.objects import (
+    Object,
+    fields_of,
+    items,
+    mapping_at,
+    null_error,
+    without_nulls,
+)
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.rules import (
     OVER,
@@ -367,8 +374,12 @@ def _decoded(kind: str, data: msgspec.Raw) -> Any:
     """The fields of an object; as in Go a field that is null is absent."""
     try:
         return _DECODERS[kind].decode(data)
-    except msgspec.ValidationError:
-        return _DECODERS[kind].decode(msgspec.json.encode(without_nulls(msgspec.json.decode(data))))
+    except msgspec.ValidationError as first:
+        plain = without_nulls(msgspec.json.decode(data))
+        try:
+            return _DECODERS[kind].decode(msgspec.json.encode(plain))
+        except msgspec.ValidationError as second:
+            raise null_error(first, second) from None
 
 
 def record_of(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:

@@ -46,8 +46,9 @@ _LOOK, _SELDOM = 0.25, 2.0
 """Seconds between two looks at a gang during its rollout: at its old pods, and, after a while, at
 its new ones, which are read again only after a change by then."""
 
-_EVENTS = 5.0
-"""Seconds between two readings of the events of a slow rollout."""
+_REREAD = 5.0
+"""Seconds after which a slow rollout is read again without a change: nobody watches events, and a
+proxy may hold back those of a watch."""
 
 
 def wait_until_placed(
@@ -119,7 +120,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
     """
     queue = starter.queue
     timer, bound_at = StallTimer(limit=float(job.gang_timeout)), None
-    with closing(queue.gang_reads(stored)) as gang:
+    with closing(queue.gang_reads(stored, lasts=_REREAD)) as gang:
         rollout = _Rollout(queue=queue, stored=stored, gang=gang, since=queue.now())
         # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
         for gang_status in poll_repeatedly(rollout.look, every=_SELDOM, pause=rollout.pause):
@@ -130,15 +131,19 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
             watcher.sees(seen.progress)
             if watcher.late or seen.fate is Fate.STARTED:
                 return None
-            if seen.broken is not None:
-                return seen.broken
             if seen.fate is Fate.BOUND:
                 bound_at = bound_at or now
                 # If one worker runs, its image could be pulled; the others use the same.
                 if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
                     return None
-            if timer.expired(seen, pulling=pulling, now=now):
-                return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
+            cause = seen.broken
+            if timer.expired(seen, pulling=pulling, now=now) and cause is None:
+                limit = str(job.gang_timeout)
+                cause = because(CauseCode.STALLED, limit=limit, text=seen.progress)
+            # A proxy may have held back the event of a worker that has started meanwhile.
+            if cause is not None and rollout.reads_anew:
+                return cause
+            rollout.doubtful = cause is not None
     raise AssertionError("polling does not end by itself")
 
 
@@ -157,10 +162,17 @@ class _Rollout:
     events: list[Manifest] = field(default_factory=list)
     events_read: float = -math.inf
     """When the events were read (`time.monotonic`)."""
+    doubtful: bool = False
+    """Whether the last look says that the gang cannot complete."""
+
+    @property
+    def reads_anew(self) -> bool:
+        """Whether a look reads the gang even without a change."""
+        return self.doubtful or self.delay < _SELDOM
 
     def look(self) -> tuple[GangStatus, bool] | None:
         """The state of the gang, and whether it pulls an image; None if its rollout is over."""
-        slow, queue, stored = self.delay >= _SELDOM, self.queue, self.stored
+        slow, queue, stored = not self.reads_anew, self.queue, self.stored
         (current, pods), _ = self.gang.current(fresh=not slow, watch=slow)
         if not _goes_on(current, stored):
             return None
@@ -168,14 +180,14 @@ class _Rollout:
             queue.bind(pod, patch)
         if len(pods) > wanted_workers(stored) and not pulls_image(pods, (), now=queue.now()):
             self.events, self.events_read = [], -math.inf
-        elif not slow or time.monotonic() - self.events_read >= _EVENTS:
+        elif not slow or time.monotonic() - self.events_read >= _REREAD:
             self.events, self.events_read = queue.events(stored), time.monotonic()
         seen = status_of(stored, pods, self.events, now=queue.now(), since=self.since)
         return seen, pulls_image(pods, self.events, now=queue.now())
 
     def pause(self, most: float) -> None:
         """Wait for the next look."""
-        time.sleep(min(self.delay, most))
+        time.sleep(min(_LOOK if self.doubtful else self.delay, most))
         self.delay *= 1.5
 
 

@@ -320,8 +320,9 @@ class WatchedJobs:
         status, lasts = None, math.inf
         if mpijob is not None:
             status = job_status(mpijob, pods if _uid(mpijob) == _uid(known) else [])
-            if status.phase is Phase.PENDING and status.reason == NO_PODS:
-                # Only an event reports a refused pod.
+            refused = status.phase is Phase.PENDING and status.reason == NO_PODS
+            if refused or any(instance.pending for instance in status.instances):
+                # No watch reports a refused pod, and a proxy may hold back that a pod has started.
                 lasts = REREAD
         if list(self._known).index(name) >= _MOST_WATCHED:
             return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
@@ -329,8 +330,13 @@ class WatchedJobs:
         return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), lists, lasts)
 
 
-def gang_reads(jobs: Jobs, stored: Object) -> ReadOnChange[tuple[Object | None, list[Object]]]:
-    """A job, None once it is gone, and its pods, all with all their fields."""
+def gang_reads(
+    jobs: Jobs, stored: Object, *, lasts: float
+) -> ReadOnChange[tuple[Object | None, list[Object]]]:
+    """A job, None once it is gone, and its pods, all with all their fields.
+
+    A reading counts for `lasts` seconds at most.
+    """
     meta = stored["metadata"]
 
     def read() -> ListSnapshot[tuple[Object | None, list[Object]]]:
@@ -340,7 +346,7 @@ def gang_reads(jobs: Jobs, stored: Object) -> ReadOnChange[tuple[Object | None, 
         pods, revision = jobs.pods_listed(stored)
         lists = _watched_lists(jobs, stored, mpijob, revision)
         same = mpijob is not None and _uid(mpijob) == _uid(stored)
-        return ListSnapshot((mpijob if same else None, pods), lists)
+        return ListSnapshot((mpijob if same else None, pods), lists, lasts)
 
     return ReadOnChange(jobs.api, read, every=_LEAST)
 

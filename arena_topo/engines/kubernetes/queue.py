@@ -497,12 +497,15 @@ class Queue(Writer):
         return self._jobs.pods_of(dict(stored))
 
     def gang_reads(
-        self, stored: Mapping[str, Any]
+        self, stored: Mapping[str, Any], *, lasts: float = math.inf
     ) -> ReadOnChange[tuple[Manifest | None, list[Manifest]]]:
-        """A job, None once it is gone, and its pods: repeated reads, to be closed."""
+        """A job, None once it is gone, and its pods: repeated reads, to be closed.
+
+        A reading counts for `lasts` seconds at most, even if no watch reports a change.
+        """
         from arena_topo.engines.kubernetes import job_watch  # noqa: PLC0415 - for rollouts only
 
-        return job_watch.gang_reads(self._jobs, dict(stored))
+        return job_watch.gang_reads(self._jobs, dict(stored), lasts=lasts)
 
     def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
         """Patch a gated pod with its node and devices; False if it was deleted or changed."""
