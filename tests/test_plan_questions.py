@@ -10,7 +10,7 @@ from cube_mesh import HGX, V100, cluster, node, with_nics
 from replacing import replace
 
 from arena_topo import cli
-from arena_topo.errors import UsageError
+from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.jobs.proposal import next_best, propose
@@ -71,14 +71,53 @@ def test_a_bare_question_on_machines_that_do_not_exist_needs_no_dump(capfd):
     "flag", ["--gpu-model=V100", "--pod-shape=fused", "--topology-required=node"]
 )
 def test_a_flag_that_chooses_gpus_implies_gputopology_in_a_question(capfd, flag):
-    emulated = ("--workers=4", "--gpus=1", "--gang", "--emulate=dgx-1-v100:2", "-o=json", flag)
-    assert cli.run(("plan", "mpi", *emulated)) == 0
-    assert json.loads(capfd.readouterr().out)["gputopology"] is True
+    emulated = ("plan", "mpi", "--workers=4", "--gpus=1", "--gang", "--emulate=dgx-1-v100:2", flag)
+    assert cli.run((*emulated, "-o=json")) == 0
+    # As for a bare question: the job has to be submitted with --gputopology.
+    assert json.loads(capfd.readouterr().out)["gputopology"] is False
+    assert cli.run(emulated) == 0
+    out = capfd.readouterr().out
+    assert " can be placed now with --gputopology" in out
+    assert "\n  with --gputopology" in out
+    assert "\n  without: first fit" in out
     name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
     assert MPIJob.sketch(**{name: flag.partition("=")[2]}).gputopology
     given = ("--name=a", "--image=local", "--gpus=1", flag, "--dry-run", "true")
     assert cli.run(("submit", "mpi", "--emulate=dgx-1-v100:2", *given)) == 2
     assert " needs --gputopology\n" in capfd.readouterr().err
+
+
+def test_a_flag_with_gputopology_is_no_question_about_gputopology(plan):
+    code, out, _err = plan("--workers=4", "--gpus=1", "--gputopology", "--policy=spread")
+    assert code == 0
+    assert "--gputopology" not in out
+    assert "\n  first fit by index" in out
+
+
+def test_gputopology_that_is_refused_is_not_implied(plan, tmp_path):
+    asked = ("--workers=4", "--gpus=1", "--policy=pack")
+    code, out, err = plan(*asked, "--gputopology=false")
+    assert (code, out) == (2, "")
+    assert "--policy needs --gputopology\n" in err
+    file = tmp_path / "job.yaml"
+    file.write_text("gputopology: false\npolicy: pack\nworkers: 4\ngpus: 1\n", encoding="utf-8")
+    code, out, err = plan(f"--file={file}")
+    assert (code, out) == (2, "")
+    assert "policy needs gputopology" in err.replace("--", "")
+    with pytest.raises(InvalidJob, match="--policy needs --gputopology"):
+        MPIJob.sketch(gputopology=False, policy="pack", gpus=1)
+
+
+def test_a_flag_that_chooses_gpus_of_a_job_without_gpus_is_named_in_the_error(plan):
+    for more in ((), ("--count-only",)):
+        code, out, err = plan("--workers=2", "--policy=pack", *more)
+        assert (code, out) == (2, "")
+        assert "--policy needs GPUs\n" in err
+        assert "gputopology" not in err
+    # What is left open needs nothing, here as in a submission.
+    code, _out, err = plan("--workers=2", "--pod-shape=auto")
+    assert code == 0
+    assert "asks for no GPUs" in err
 
 
 @pytest.mark.parametrize(

@@ -1151,6 +1151,7 @@ def on_node(
 
 
 MOVES = "arena-topo replan demo -n team-a moves it"
+MOVES_AT_ONCE = f"the controller moves the gang, if it can start elsewhere then; {MOVES} now"
 IN_TIME = "once its pods no longer tolerate that, in 300 s"
 
 
@@ -1203,6 +1204,48 @@ def test_a_job_on_a_lost_node_is_told_when_the_controller_moves_it(there, second
     if when is None:
         moves = f"its pods tolerate that without limit; {MOVES}"
     assert verdict(found).hint == moves
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        ({"phase": "Running", "reason": "NodeLost"}, MOVES),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, MOVES),
+        ({"phase": "Failed", "reason": "NodeLost"}, MOVES_AT_ONCE),
+        (
+            {
+                "phase": "Failed",
+                "conditions": [
+                    condition("DisruptionTarget", reason="DeletionByTaintManager", message="taint")
+                ],
+            },
+            MOVES_AT_ONCE,
+        ),
+    ],
+    ids=["node back", "refused at shutdown", "lost", "evicted"],
+)
+def test_pods_on_a_node_that_is_well_are_not_said_to_tolerate_anything(status, hint):
+    found = on_node(node("a"), starts=True)
+    found.pods[1]["status"] |= status
+    said = verdict(found)
+    assert (said.code, said.hint) == (Code.NODE_LOST, hint)
+
+
+@pytest.mark.parametrize(("since", "left"), [(590, 290), (350, 50)])
+def test_the_wait_for_a_node_without_a_taint_counts_from_when_it_fell_silent(since, left):
+    there = node("a", ready="Unknown")
+    there["status"]["conditions"][0]["lastTransitionTime"] = at(since)
+    assert f", in {left} s, " in (verdict(on_node(there, starts=True)).hint or "")
+    # A taint without a time has nothing to do with when a node became ready.
+    well = node("a")
+    well["status"]["conditions"][0]["lastTransitionTime"] = at(since)
+    well["spec"]["taints"] = [{"key": "a", "effect": "NoExecute"}]
+    found = on_node(well, starts=True)
+    found.pods[1]["status"]["reason"] = "NodeLost"
+    found.pods[1]["spec"]["tolerations"] = [
+        {"key": "a", "operator": "Exists", "tolerationSeconds": 300}
+    ]
+    assert ", in 300 s, " in (verdict(found).hint or "")
 
 
 @pytest.mark.parametrize("loss", [None, "hold", "fail"])

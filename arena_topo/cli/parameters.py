@@ -277,7 +277,8 @@ def command_from_records(command: Callable[..., None]) -> Callable[..., None]:
     `declaration_of` returns its declaration. A parameter `session` is the Session of the line, and
     stands for the common options. A field without a Flag is a positional argument. A parameter that
     is not given has the default of its record; a required text is empty then, so that the record
-    itself refuses it. The docstring may end with `Examples:`, each a comment and a command line.
+    itself refuses it. What a `**` parameter takes is no part of the declaration: a wrapper of the
+    result gives it. The docstring may end with `Examples:`, each a comment and a command line.
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {}
@@ -290,7 +291,7 @@ def command_from_records(command: Callable[..., None]) -> Callable[..., None]:
         elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
             records[each.name] = hint
             parameters += _of_record(hint)
-        else:
+        elif each.kind is not each.VAR_KEYWORD:
             parameters.append(_parameter(each.name, hint, each.default))
             if each.default is _EMPTY:
                 required[each.name] = () if parameters[-1].repeats else ""

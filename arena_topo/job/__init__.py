@@ -759,9 +759,9 @@ class MPIJob:
     def sketch(cls, **fields: Any) -> Self:
         """A job that is only planned: it needs no name, image or command.
 
-        It is placed by topology (`gputopology`) if another field asks for that.
+        It is placed by topology if another field asks for that and `gputopology` is not given.
         """
-        placed = {"gputopology": True} if asks_for_placement(fields) else {}
+        placed = {"gputopology": True} if implying_placement(fields) else {}
         return cls(**SKETCH | fields | placed)
 
     @property
@@ -770,16 +770,25 @@ class MPIJob:
         return self.workers * self.gpus
 
 
-def asks_for_placement(values: Mapping[str, Any]) -> bool:
-    """Whether some of these values of the fields of a job make sense with --gputopology alone."""
+def implying_placement(values: Mapping[str, Any]) -> str:
+    """The first flag among these values of fields that makes sense with --gputopology alone.
+
+    Empty without such a flag, and where --gputopology itself is given, also as false.
+    """
+    if "gputopology" in values:
+        return ""
     flags = flags_of(MPIJob)
-    return any(
-        name in flags
+    implying = (
+        spelling(name, flags[name])
+        for name, value in values.items()
+        if name in flags
         and "--gputopology" in flags[name].needs
         and value is not None
         and value != MPIJob.__dataclass_fields__[name].default
-        for name, value in values.items()
+        # A choice that is left open needs nothing.
+        and str(value) != "auto"
     )
+    return next(implying, "")
 
 
 # Texts that every cluster refuses. Arena accepts them, and the API server or the kubelet refuses

@@ -76,7 +76,7 @@ def _headline(proposal: Proposal, runs: MPIJob, forecast: PlacementForecast) -> 
     asked = proposal.job
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
-    how = "" if asked.gputopology else " with --gputopology"
+    how = "" if proposal.gputopology else " with --gputopology"
     can = "as named by --on" if proposal.named else f"can be placed now{how}"
     hindered = f"Not now: {proposal.refused.why}\n" if proposal.refused is not None else ""
     return f"{asked.name}: {request_text(asked)} {can}{in_pods(asked, runs)}, {where}\n{hindered}"
@@ -432,7 +432,7 @@ def plan_json(proposal: Proposal) -> dict[str, Any]:
         "kind": "Placement",
         "name": proposal.job.name,
         "namespace": proposal.namespace,
-        "gputopology": proposal.job.gputopology,
+        "gputopology": proposal.gputopology,
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,

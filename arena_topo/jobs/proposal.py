@@ -58,16 +58,18 @@ class SchedulerComparison:
 class Proposal:
     """A plan, or the reason why there is none, with the data to judge it.
 
-    `job` is the job as it was asked. Without --gputopology `plan` is what it would get with that
-    flag, and `comparison` what it gets. If the caller named a placement (`named`), `best` is the
-    best that fits now; a named placement that is not free now is planned and `refused`. `rows` are
-    the best placement and the next best, if they were requested. `wait` is what a patient job would
-    wait for, where a program `ends` its patience; a dump does not say (None). `request` and
-    `comparison` have the pods of the planned shape; they are None for a job without GPUs.
+    `job` is the job as it was asked. Without --gputopology, or where another flag only `implied`
+    it, `plan` is what it would get with that flag, and `comparison` what it gets. If the caller
+    named a placement (`named`), `best` is the best that fits now; a named placement that is not
+    free now is planned and `refused`. `rows` are the best placement and the next best, if they were
+    requested. `wait` is what a patient job would wait for, where a program `ends` its patience; a
+    dump does not say (None). `request` and `comparison` have the pods of the planned shape; they
+    are None for a job without GPUs.
     """
 
     job: MPIJob
     namespace: str
+    implied: bool = False
     cluster: Cluster | None = None
     request: Request | None = None
     plan: Plan | None = None
@@ -119,9 +121,14 @@ class Proposal:
         return training_times(self.job, self.plan, self.cluster, self.others, asked=self.asked)
 
     @property
+    def gputopology(self) -> bool:
+        """Whether the caller asked for --gputopology itself."""
+        return self.job.gputopology and not self.implied
+
+    @property
     def asked(self) -> bool:
         """Whether the caller asked for a placement, with --gputopology or by naming one."""
-        return self.job.gputopology or self.named
+        return self.gputopology or self.named
 
     @property
     def others(self) -> Iterator[ComparedPlacement]:
@@ -173,13 +180,15 @@ def propose(
     queue: QueueView | None = None,
     on: str = "",
     top: int = 1,
+    implied: bool = False,
 ) -> Proposal:
     """Plan a job as `planning.plan` does, and compare; a refusal is part of the result here.
 
     `on` is a placement such as `node-a/0,3;node-b/1,2`, to be valued instead of the best one,
     whether its GPUs are in use or not. It is placed on `cluster`, or as the `queue` in a dump
     leaves it, else as the engine does. `top` is how many placements are listed, the best among
-    them. A job without --gputopology is planned as if it had it. UsageError if there is nothing to
+    them. A job without --gputopology is planned as if it had it; `implied` says that the job has it
+    only because another flag needs it. UsageError if there is nothing to
     place on, or if `on` names nodes or GPUs that do not exist or do not match the job.
     """
     files = read_config_files(job)
@@ -223,7 +232,7 @@ def propose(
     else:
         request = request_of(shape.choose_pod_shape(job, cluster, site, later=True), cluster, site)
     # An engine that binds by itself allocates GPUs to all jobs in the same way.
-    apart = not asked.gputopology and site.native is None
+    apart = (implied or not asked.gputopology) and site.native is None
     # A job without --gputopology is not in the queue: it may get reserved GPUs too.
     others = cluster.unreserved() if apart else cluster
     compared = compare_schedulers(
@@ -241,6 +250,7 @@ def propose(
     return Proposal(
         job=asked,
         namespace=namespace,
+        implied=implied,
         cluster=cluster,
         request=request,
         plan=plan,

@@ -37,9 +37,9 @@ from arena_topo.cli.targets import (
 )
 from arena_topo.engines import JobStatus, engine_choice
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import UsageError
+from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.gang import Exists
-from arena_topo.job import SKETCH, MPIJob, asks_for_placement
+from arena_topo.job import SKETCH, MPIJob, implying_placement
 from arena_topo.jobs import view
 from arena_topo.jobs.wait_progress import WaitProgress, summarise, wait_for_end
 from arena_topo.manifests import Manifest
@@ -346,14 +346,17 @@ def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session
 
 
 def _sketched(command: Callable[..., None]) -> Callable[..., None]:
-    """Fill in the fields of a job that a plan does not need."""
+    """Fill in what a plan does not need of a job; it learns whether --gputopology is `implied`."""
 
     @wraps(command)
     def sketched(**values: Any) -> None:
         left_open: dict[str, Any] = {
             name: text for name, text in SKETCH.items() if not values.get(name)
         }
-        placed = {"gputopology": True} if asks_for_placement(values) else {}
+        flag = implying_placement(values)
+        if flag and not values.get("gpus"):
+            raise InvalidJob(f"{flag} needs GPUs", hint="add --gpus N", flag=flag)
+        placed = {"gputopology": True, "implied": True} if flag else {}
         command(**values | left_open | placed)
 
     declared = replace(declaration_of(command), implied=("--gputopology",))
@@ -393,7 +396,9 @@ class Question:
 @_named
 @_sketched
 @command_from_records
-def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -> None:
+def plan_mpi(
+    job: MPIJob, offline: Offline, asked: Question, session: Session, **implied: bool
+) -> None:
     """Show where the workers of an MPI job would go, and their bandwidth; create nothing.
 
     Examples:
@@ -429,6 +434,7 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, session: Session) -
         queue=queue,
         on=asked.on,
         top=asked.top,
+        implied=implied.get("implied", False),
     )
     if proposal.plan is not None:
         console.notes(proposal.notes)

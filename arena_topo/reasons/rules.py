@@ -41,7 +41,14 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time
 from arena_topo.gang import planning
 from arena_topo.gang.fairness import STALE_RECORD_SECONDS
-from arena_topo.gang.loss import QUARANTINE, losing, tolerations_of
+from arena_topo.gang.loss import (
+    QUARANTINE,
+    ended_workers,
+    losing,
+    ready,
+    tolerations_of,
+    troubled,
+)
 from arena_topo.job import NodeLoss
 from arena_topo.joblogs import on_launcher
 from arena_topo.layout import clock, duration
@@ -218,28 +225,41 @@ def _moved(case: Case, why: str, nodes: Collection[str]) -> Words:
     does = "suspends the gang, by --on-node-loss hold," if hold else "moves the gang"
     when = _in_time(case, nodes)
     if when is None:
-        return {"why": why, "hint": f"its pods tolerate that without limit; {replan}"}
+        bears = "its pods tolerate that without limit; " if _any_troubled(case, nodes) else ""
+        return {"why": why, "hint": f"{bears}{replan}"}
     does += when + ("" if hold else ", if it can start elsewhere then")
     return {"why": why, "hint": f"the controller {does}; {replan} now"}
 
 
 def _in_time(case: Case, nodes: Collection[str]) -> str | None:
     """When these nodes are lost to the gang, as a clause, empty if they are; None: never."""
-    if any("deletionTimestamp" in pod["metadata"] for pod in case.pods):
+    deleting = any("deletionTimestamp" in pod["metadata"] for pod in case.pods)
+    if deleting or ended_workers(case.pods, {}):
         return ""
     read = [case.nodes[name] for name in nodes if name in case.nodes]
     if None in read:
         return f" once the node has been gone for {QUARANTINE:g} s"
     borne = tolerations_of(case.pods)
-    records = (record("Node", node) for node in read if node is not None)
-    losses = [
-        losing(node, borne, since=case.now) for node in records if isinstance(node, NodeRecord)
-    ]
+    losses = [losing(node, borne, since=since) for node, since in _records(case, nodes)]
     times = [loss[0] - case.now for loss in losses if loss is not None]
     if not times:
         return None if losses else ""
     left = max(0.0, min(times))
     return f" once its pods no longer tolerate that, in {left:.0f} s" if left else ""
+
+
+def _any_troubled(case: Case, nodes: Collection[str]) -> bool:
+    return any(troubled(node) for node, _since in _records(case, nodes))
+
+
+def _records(case: Case, nodes: Collection[str]) -> Iterator[tuple[NodeRecord, float]]:
+    """The nodes that were read, and since when each is not ready: now, if that is not known."""
+    for name in nodes:
+        raw = case.nodes.get(name)
+        node = None if raw is None else record("Node", raw)
+        if raw is not None and isinstance(node, NodeRecord):
+            silence = {} if ready(node) else condition_of(raw, "Ready") or {}
+            yield node, parse_time(silence.get("lastTransitionTime")) or case.now
 
 
 def _running_timeout(case: Case) -> Words | None:
