@@ -516,8 +516,6 @@ def _patience(case: Case) -> Words | None:
         return None
     why = f"it would be {wait.times:.1f} x slower on {nodes_text(wait.offer)} now"
     hint = f"from {clock(wait.until)} on it starts wherever it fits; now: {{resume}}"
-    if not case.mpijob:
-        hint = f"from {clock(wait.until)} on it starts wherever it fits"
     return {"place": wait.place, "why": why, "hint": hint.format_map(case.words)}
 
 
