@@ -619,9 +619,9 @@ def slow_pair(engine, monkeypatch):
     one = open_local(Options(emulate="dgx-1-v100:1"))
     for index in range(8):
         submit(one, job(f"u{index}", LONG, workers=1))
-        started(one, f"u{index}")
+        started(engine, f"u{index}")
     for name in ("u0", "u5"):
-        one.delete(name, "default")
+        engine.delete(name, "default")
 
     def pair(**changes) -> JobStatus:
         asked = job("pair", LONG, workers=2, **changes)
