@@ -483,7 +483,7 @@ def test_why_advises_nothing_that_this_engine_does_not_do(engine, run):
     code, out, _ = run("why", "small", "--backend", "local")
     assert code == 0
     assert "--running-timeout" not in out
-    assert "the job starts by itself after default/large" in out
+    assert "the job starts by itself in its turn\n" in out
 
 
 # ---------------------------------------------------------------------------- the queue

@@ -502,7 +502,8 @@ def _turn(case: Case) -> Words | None:
     behind, opening = case.fit.behind, case.fit.opening
     if behind is None or not _fits(case):
         return None
-    hint = _by_itself(case, f"after {behind}")
+    # As backfill, or on GPUs that become free elsewhere, it may start before the other.
+    hint = _by_itself(case, "in its turn" if case.starts is True else f"after {behind}")
     if (advice := planning.backfill_advice(opening)) is not None:
         hint += f"; {advice}"
     why = case.fit.why or f"the GPUs that it would use are reserved for {behind}"
