@@ -25,6 +25,7 @@ import pytest
 from log_bytes import log_of
 from replacing import replace
 
+from arena_topo import layout
 from arena_topo.engines import JobStatus, Options, Phase, private
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.local import engine as local
@@ -482,7 +483,7 @@ def test_why_advises_nothing_that_this_engine_does_not_do(engine, run):
     code, out, _ = run("why", "small", "--backend", "local")
     assert code == 0
     assert "--running-timeout" not in out
-    assert "the job starts by itself after default/large" in out
+    assert "the job starts by itself in its turn\n" in out
 
 
 # ---------------------------------------------------------------------------- the queue
@@ -609,6 +610,74 @@ def test_reserved_gpus_read_the_same_in_plan_submit_and_why_on_this_machine(engi
         "15 GPUs of dgx-1-v100-0 and dgx-1-v100-1 are reserved for default/whole, which comes first"
         " in the queue"
     )
+
+
+@pytest.fixture
+def slow_pair(engine, monkeypatch):
+    """A function that submits two workers for which the free GPUs of a machine are slow."""
+    monkeypatch.setenv("ARENA_TOPO_EMULATE", "dgx-1-v100:1")
+    one = open_local(Options(emulate="dgx-1-v100:1"))
+    for index in range(8):
+        submit(one, job(f"u{index}", LONG, workers=1))
+        started(engine, f"u{index}")
+    for name in ("u0", "u5"):
+        engine.delete(name, "default")
+
+    def pair(**changes) -> JobStatus:
+        asked = job("pair", LONG, workers=2, **changes)
+        status = submission.submit(asked, one, namespace="default").status
+        assert status is not None
+        assert status.waits
+        return status
+
+    return pair
+
+
+SLOW = "it waits for 43.2 GB/s on one node; less than a third of that is offered"
+
+
+def test_every_command_says_what_a_patient_job_waits_for_and_until_when(run, slow_pair):
+    status = slow_pair(patience=Duration(3600))
+    end, clock = status.created + 3600, layout.clock(status.created + 3600)
+    assert (status.reason, status.until) == (SLOW, end)
+    found = json.loads(run("why", "pair", "-o", "json", "--backend=local")[1])
+    assert (found["code"], found["until"]) == ("WaitingForBandwidth", int(end))
+    assert found["waitsFor"]["place"] == "one node"
+    code, why, _err = run("why", "pair", "--backend=local")
+    assert code == 0
+    assert "it is patient: it waits for one node, where it has more bandwidth\n" in why
+    hint = f"from {clock} on it starts wherever it fits; now: arena-topo resume pair -n default\n"
+    assert hint in re.sub(r"\n {8}", " ", why)
+    shown = json.loads(run("get", "pair", "-o", "json", "--backend=local")[1])
+    assert shown["until"] == int(end)
+    assert (
+        f"  starts wherever it fits from {clock} on\n" in run("get", "pair", "--backend=local")[1]
+    )
+
+
+def test_submit_says_until_when_a_job_is_patient(run, slow_pair):
+    slow_pair()
+    line = "submit mpi --name=more --gpus=1 --workers=2 --gputopology --image=local --patience=1h"
+    _code, _out, err = run(*line.split(), "--backend=local", "exit 0")
+    assert "starts wherever it fits from" not in err  # it waits behind another
+    run("delete", "pair", "more", "--backend=local")
+    _code, _out, err = run(*line.split(), "--backend=local", "exit 0")
+    clock = layout.clock(open_local(Options()).job("more", "default").created + 3600)
+    assert f"  It starts wherever it fits from {clock} on; --patience 0 starts at once\n" in err
+
+
+def test_resume_starts_a_patient_job_wherever_it_fits(run, slow_pair):
+    slow_pair()
+    assert run("resume", "pair", "--backend=local")[:2] == (0, "mpijob.kubeflow.org/pair resumed\n")
+    placed = gpus(started(open_local(Options()), "pair"))
+    assert [devices for _node, devices in placed] == [(0,), (5,)]
+
+
+def test_a_job_starts_wherever_it_fits_as_soon_as_its_patience_ends(slow_pair):
+    end = slow_pair(patience=Duration(2)).created + 2
+    status = started(open_local(Options()), "pair")
+    begun = min(one.started for one in status.instances if one.started)
+    assert end <= begun < end + 3
 
 
 @pytest.mark.parametrize(

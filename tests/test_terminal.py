@@ -12,6 +12,7 @@ from fake_terminal import Running
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_text import plain
+from replacing import replace
 from rich.cells import cell_len
 
 from arena_topo import layout
@@ -216,6 +217,26 @@ def test_of_many_pods_only_those_are_shown_that_do_not_run():
         == "demo is PENDING, 5s, 64 of 64 pods run\n"
     )
     assert "demo-worker-0 " in progress.progress_screen(status(4, 4), now=5.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "pods", "line"),
+    [
+        (Phase.FAILED, ("Error", "Completed"), "demo is FAILED, 5s"),
+        (Phase.SUCCEEDED, ("Completed", "Completed"), "demo is SUCCEEDED, 5s"),
+        (Phase.RUNNING, ("Running", "Completed"), "demo is RUNNING, 5s, 2 of 2 pods run"),
+    ],
+)
+def test_no_pod_of_a_job_that_is_over_is_counted_as_running(phase, pods, line):
+    waits = status(2, 0)
+    ended = tuple(
+        replace(one, status=each, pending=False)
+        for one, each in zip(waits.instances, pods, strict=True)
+    )
+    job = replace(waits, phase=phase, finished=5.0, instances=ended)
+    shown = plain(progress.progress_screen(job, now=5.0))
+    assert shown.splitlines()[0] == line
+    assert [row.split()[1] for row in shown.splitlines()[3:]] == list(pods)
 
 
 def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):

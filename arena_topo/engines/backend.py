@@ -51,7 +51,7 @@ class Pausing(Protocol):
         """End a job's pods until it is resumed; False if it was suspended already."""
 
     def resume(self, name: str, namespace: str, constraint: Constraint = ...) -> bool:
-        """Queue or start a suspended job; False if it was not suspended.
+        """Queue or start a suspended job, or start a patient job; False if it was neither.
 
         The constraint counts for a start at once: a job that has to wait can have any placement.
         """

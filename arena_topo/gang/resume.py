@@ -39,7 +39,7 @@ def resume_job(
 ) -> StartOutcome:
     """Start a gang that waits or was suspended, if it fits; finish an interrupted start.
 
-    A job that arena-topo does not place is resumed as it is. NotNow for a job that waits already,
+    A job that arena-topo does not place is resumed as it is. NotNow for a job that does not fit,
     and that its engine starts by itself. NotPossible for a job that another system suspends, or
     that is over; Unplaceable if it can never fit.
     """

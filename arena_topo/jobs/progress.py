@@ -45,7 +45,8 @@ def progress_screen(status: JobStatus, *, now: float, width: int | None = None) 
     """The status of a job in a sentence, and its pods; of many only those that do not run."""
     well, pods = running(status)
     line = f"{status.name} is {state(status.phase.value)}, {duration(job_duration(status, now))}"
-    if pods:
+    # The pods of a job that is over have ended, each in its own way, which its row says.
+    if pods and not status.phase.over:
         line += f", {portion(well, pods, 'pod', noun='runs', many='run')}"
     if status.reason and why_not_running(status) is not None:
         line += f": {one_line(status.reason)}"

@@ -269,10 +269,15 @@ def _unplaced(forecast: PlacementForecast, reason: str | None, until: float | No
     """The block of a job without a placement; it is patient `until` then (Unix seconds)."""
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
-    lines += [] if until is None else [f"  starts wherever it fits from {clock(until)} on"]
+    lines += [] if until is None else [f"  {patience_clause(until)}"]
     if forecast.emulated:
         lines.append(f"  {emulated_note()}")
     return align(lines)
+
+
+def patience_clause(until: float) -> str:
+    """What a job does once its patience ends (Unix seconds): the end of a sentence about it."""
+    return f"starts wherever it fits from {clock(until)} on"
 
 
 def shows_reason(status: JobStatus) -> bool:

@@ -118,6 +118,9 @@ def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
         if placed:
             text = f"With a controller or --wait it would have waited until {until} {waited}"
         console.info(layout.fold(f"  {text}", wrap_columns(console.stderr)))
+    elif status is not None and status.until is not None:
+        text = f"It {view.patience_clause(status.until)}; --patience 0 starts at once"
+        console.info(layout.fold(f"  {text}", wrap_columns(console.stderr)))
     if done.nearest is not None:
         console.info(
             layout.fold(f"  try:  {done.nearest}", wrap_columns(console.stderr), indent=" " * 8)

@@ -522,7 +522,8 @@ def _turn(case: Case) -> Words | None:
     behind, opening = case.fit.behind, case.fit.opening
     if behind is None or not _fits(case):
         return None
-    hint = _by_itself(case, f"after {behind}")
+    # As backfill, or on GPUs that become free elsewhere, it may start before the other.
+    hint = _by_itself(case, "in its turn" if case.starts is True else f"after {behind}")
     if (advice := planning.backfill_advice(opening)) is not None:
         hint += f"; {advice}"
     why = case.fit.why or f"the GPUs that it would use are reserved for {behind}"
@@ -536,8 +537,6 @@ def _patience(case: Case) -> Words | None:
         return None
     why = f"it would be {wait.times:.1f} x slower on {nodes_text(wait.offer)} now"
     hint = f"from {clock(wait.until)} on it starts wherever it fits; now: {{resume}}"
-    if not case.mpijob:
-        hint = f"from {clock(wait.until)} on it starts wherever it fits"
     return {"place": wait.place, "why": why, "hint": hint.format_map(case.words)}
 
 

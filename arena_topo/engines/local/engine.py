@@ -63,6 +63,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
+from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.requests import request_annotation, training_request
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.notes import Note
@@ -456,14 +457,17 @@ class LocalBackend:
         return True
 
     def resume(self, name: str, namespace: str, constraint: Constraint = UNCONSTRAINED) -> bool:
-        """Queue or start a suspended job again; False if the job was not suspended."""
+        """Queue or start a suspended job again, or start one that waits for better GPUs.
+
+        False if the job was neither.
+        """
         log_files.log_size_limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"
             _check_pausable(job, f"{name} cannot be resumed", again)
             if job.state.phase is not Phase.SUSPENDED:
-                return False
+                return self._end_patience(job)
             state = self._first_state(scheduler.constrained(job, constraint).submission)
             # As on a cluster the pods are new: the log so far becomes the log of the run before.
             log_files.begin_run(job.folder / POD_LOGS / launcher_name(name))
@@ -471,6 +475,22 @@ class LocalBackend:
             process = self._start(job.submission, job.folder)
             job = self._store.write(job, structs.replace(state, supervisor=process))
             self._store.add_event(job, "Resumed", "it starts again from its beginning")
+        return True
+
+    def _end_patience(self, job: Job) -> bool:
+        """Have a patient job start wherever it fits now; False if it waits for another reason.
+
+        The caller holds the lock.
+        """
+        if not job.waiting or time.time() >= job.patient_until:
+            return False
+        anywhere = structs.replace(job, submission=structs.replace(job.submission, patience=None))
+        jobs = self._store.jobs(unfinished=True)[0]
+        try:
+            scheduler.schedule(anywhere, [anywhere if job.same(each) else each for each in jobs])
+        except Unplaceable:
+            return False
+        self._store.end_patience(job)
         return True
 
     def _current(self, name: str, namespace: str) -> Job:
@@ -731,6 +751,8 @@ class LocalBackend:
         pods = tuple(_instances(job))
         suspended = state.phase is Phase.SUSPENDED
         begun = (job.folder / "pods.json").exists()
+        cause = forecast.cause if job.waiting and phase is Phase.PENDING else None
+        patient = cause is not None and cause.code == CauseCode.PATIENCE
         return JobStatus(
             uid=submission.uid,
             name=submission.name,
@@ -749,6 +771,7 @@ class LocalBackend:
             exit_code=state.exit_code,
             command=launcher_command(self._mpijob(job)),
             training=submission.training,
+            until=job.patient_until if patient else None,
         )
 
 

@@ -289,7 +289,7 @@ def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
         except Unplaceable:
             raise refused from None
         raise _ToWait(because(CauseCode.TURN, job=head.gang.key)) from None
-    _check_patience(job.submission, left)
+    _check_patience(job, left)
     return forecast
 
 
@@ -306,12 +306,12 @@ def cause_of(refused: Unplaceable) -> Cause | None:
     return refused.cause if isinstance(refused, _ToWait) else in_words(refused.sentence)
 
 
-def _check_patience(submission: StoredRequest, left: Cluster) -> None:
+def _check_patience(job: Job, left: Cluster) -> None:
     """Refuse a placement for which a job does not end its wait yet."""
     from arena_topo.queueing.patience import waits_for  # noqa: PLC0415  loads the solver
     from arena_topo.solver.door import Solver  # noqa: PLC0415  as above
 
-    until = submission.created + (submission.patience or 0.0)
+    submission, until = job.submission, job.patient_until
     if submission.request is None or time.time() >= until:
         return
     offer = Solver(left).find(submission.request)
@@ -411,7 +411,7 @@ def _waiting(job: Job) -> Waiting:
         request=submission.request or submission.counted,
         since=submission.created,
         timeout=submission.timeout,
-        until=submission.created + (submission.patience or 0.0),
+        until=job.patient_until,
     )
 
 

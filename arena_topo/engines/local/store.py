@@ -68,6 +68,9 @@ CONTAINER = "mpi"
 HELD, UNWANTED = "held", "unwanted"
 """The marks of a job: its supervisor ends it, and then suspends or removes it."""
 
+IMPATIENT = "impatient"
+"""The mark of a job that was resumed while it waited: it starts wherever it fits."""
+
 MOST_WORKERS = 1 << 15
 """Workers of a job, at most: each is a process, and Linux has no more of them by default
 (proc(5), pid_max)."""
@@ -200,6 +203,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return None if timeout is None or begun is None else begun + timeout
 
     @property
+    def patient_until(self) -> float:
+        """When its patience ends (Unix seconds): when it was created, of a job without any."""
+        patience = self.submission.patience or 0.0
+        return self.submission.created + (0.0 if self.is_marked(IMPATIENT) else patience)
+
+    @property
     def supervised(self) -> bool:
         """Whether a supervisor lives, even if its process is not visible from here.
 
@@ -319,6 +328,11 @@ class JobStore:
                 (job.folder / mark).touch(mode=0o600)
             else:
                 (job.folder / mark).unlink(missing_ok=True)
+
+    def end_patience(self, job: Job) -> None:
+        """Have a waiting job start wherever it fits, which its supervisor then sees at once."""
+        self.mark(job, IMPATIENT)
+        self._notify()
 
     # ------------------------------------------------------------------ reading
 

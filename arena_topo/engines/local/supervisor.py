@@ -60,8 +60,8 @@ _TICK = 0.25
 """Seconds between looks at the job's folder, and at the queue while the job waits."""
 
 _FULL_LOOK = 30.0
-"""Seconds between two looks at the queue without a notification: a job with GPUs may have been
-killed together with its guard."""
+"""Seconds between two looks at the queue without a notification, at most: a job with GPUs may have
+been killed together with its guard."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
@@ -212,10 +212,10 @@ class Supervisor:
     # ------------------------------------------------------------------ the queue
 
     def _wait_for_turn(self) -> None:
-        seen, looked = -1, 0.0
+        seen, due = -1, 0.0
         while self._job.waiting:
             generation = self._store.generation()
-            if generation != seen or time.monotonic() - looked >= _FULL_LOOK:
+            if generation != seen or time.monotonic() >= due:
                 seen = generation
                 try:
                     if self._take_turn():
@@ -224,7 +224,8 @@ class Supervisor:
                     # Another job's files, or the GPUs, cannot be read now; that may be temporary.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
-                looked = time.monotonic()
+                patient = self._job.patient_until - time.time()
+                due = time.monotonic() + (min(patient, _FULL_LOOK) if patient > 0 else _FULL_LOOK)
             self._wait(_TICK)
 
     def _take_turn(self) -> bool:
