@@ -571,7 +571,7 @@ class Shown:
             try:
                 self._backend.job(self._name, self._namespace)
             except NotFound as unknown:
-                why, hint = unknown.message, unknown.hint
+                why, hint = unknown.message, unknown.hint or ""
         return NotFound(
             f"nothing is archived of the logs of {self._name} in namespace {self._namespace}",
             why=why,
