@@ -140,7 +140,10 @@ def worlds(rng: random.Random) -> Cluster:
 
 
 def calibrated_worlds(rng: random.Random) -> Cluster:
-    """The same; some of the nodes are of pools with measured bandwidths between their hosts."""
+    """The same; some nodes are of pools with measured bandwidths between their hosts.
+
+    More of the nodes have a network of their own than in other worlds.
+    """
     on = worlds(rng)
     rates = [0.5, 1.0, 3.0, 8.0, 20.0, 60.0]
     pools: dict[tuple[str | None, int], list[PoolRates | None]] = {}
@@ -162,7 +165,9 @@ def calibrated_worlds(rng: random.Random) -> Cluster:
             )
             pools[kind] = rng.choice([[pool], [pool, None]])
         software = replace(own.machine.software, pool=rng.choice(pools[kind]))
-        nodes.append(replace(own, machine=replace(own.machine, software=software)))
+        machine = replace(own.machine, software=software)
+        network = rng.choice([1.25, 5.0, 25.0]) if rng.random() < 0.3 else own.network
+        nodes.append(replace(own, machine=machine, network=network))
     return replace(on, nodes=tuple(nodes))
 
 
