@@ -306,6 +306,23 @@ def test_pods_beside_nvlink_domains_that_would_be_slower_as_one_host_are_not_cal
     assert answer.proof.optimal is (answer.inside.point == pytest.approx(-best.inside))
 
 
+def test_the_slow_network_of_a_calibrated_node_limits_no_other_node():
+    """It carries 46.9 GB/s of the 60 that were measured, and 43.6 where only the rate is known."""
+    rail = with_nics(SWITCH, 8, 50.0)
+    rate = MeasuredRate(60.0, 55.0, 65.0)
+    pool = PoolRates(
+        name="pool", measured="2026-05-31", model=rail.model, gpus=8, wire="rdma", two=rate, hosts=2
+    )
+    calibrated = replace(rail, software=replace(rail.software, pool=pool))
+    slow = node("slow", calibrated, calibrated.everything, network=25.0)
+    on = cluster(slow, node("plain", rail, rail.everything), beyond=400.0)
+    request = Request(workers=2, gpus=8, wire=Wire.RDMA, min_bandwidth=45.0)
+    answer = place(request, on)
+    assert answer.bandwidth is not None
+    assert answer.bandwidth.point == pytest.approx(46.875)
+    assert answer.proof.bound == pytest.approx(46.875)
+
+
 def test_of_nodes_in_one_band_those_with_the_faster_network_are_taken():
     assert check(8661)
 
