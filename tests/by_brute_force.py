@@ -69,10 +69,11 @@ def nearer_than(distance: int, on: Cluster) -> float:
     return min((rate for rate in nearer if rate is not None), default=math.inf)
 
 
-def limit_of(distance: int, nodes: Sequence[Node], request: Request) -> float:
-    """GB/s of the slowest network that a node has of its own."""
-    own = [node.network for node in nodes] if distance and request.wire is Wire.RDMA else []
-    return min(own, default=math.inf)
+def limit_of(node: Node, nodes: Sequence[Node], request: Request, on: Cluster) -> float:
+    """GB/s of the network that a node has of its own; of the slowest one for NVLink domains."""
+    if len(nodes) == 1 or request.wire is not Wire.RDMA:
+        return math.inf
+    return min(own.network for own in nodes) if domain_of(node, on) else node.network
 
 
 def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
@@ -84,8 +85,8 @@ def domain_of(node: Node, on: Cluster) -> tuple[str, ...]:
 
 Pods = list[tuple[Node, GPUSet]]
 
-Used = tuple[tuple[str, ...], int, tuple[GPUSet, ...]]
-"""Of a node in use: its NVLink domain, the number of its machine, and the GPUs of each host."""
+Used = tuple[tuple[str, ...], int, float, tuple[GPUSet, ...]]
+"""Of a node in use: its NVLink domain, its machine's number, its limit, the GPUs of each host."""
 
 _machines: dict[int, Machine] = {}
 
@@ -96,17 +97,17 @@ def value(pods: Pods, request: Request, on: Cluster, *, joined: bool) -> Estimat
     for node, gpus in pods:
         of.setdefault(node.name, (node, []))[1].append(gpus)
     used: list[Used] = []
+    nodes = [node for node, _ in of.values()]
     for node, sets in of.values():
         domain = domain_of(node, on)
         together = [GPUSet(functools.reduce(operator.or_, sets))]
         _machines[id(node.machine)] = node.machine
         hosts = together if joined or domain else sets
-        used.append((domain, id(node.machine), first_like(id(node.machine), frozenset(hosts))))
-    nodes = [node for node, _ in of.values()]
+        alike = first_like(id(node.machine), frozenset(hosts))
+        used.append((domain, id(node.machine), limit_of(node, nodes, request, on), alike))
     distance = level_of(nodes, on)
     network, nearer = rate_of(distance, on), nearer_than(distance, on)
-    limit = limit_of(distance, nodes, request)
-    return reached(tuple(sorted(used)), request.wire, network, nearer, limit)
+    return reached(tuple(sorted(used)), request.wire, network, nearer)
 
 
 @functools.lru_cache(maxsize=1 << 17)
@@ -160,19 +161,20 @@ def exchangeable(machine: Machine, one: int, other: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 17)
 def reached(
-    used: tuple[Used, ...], wire: Wire, network: float | None, nearer: float, limit: float
+    used: tuple[Used, ...], wire: Wire, network: float | None, nearer: float
 ) -> Estimate | None:
     """What NCCL reaches on these nodes; the names of equal ones are all that differs."""
     hosts: list[Host] = []
     domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
-    for at, (domain, number, sets) in enumerate(used):
+    least = min(limit for _, _, limit, _ in used)
+    for at, (domain, number, limit, sets) in enumerate(used):
         machine = named(number, at)
         if domain:
             domains.setdefault(domain, []).append((machine, sets[0]))
         else:
-            hosts += [Host.of(machine, gpus) for gpus in sets]
-    hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
-    return estimate(hosts, wire=wire, network=network, nearer=nearer, limit=limit)
+            hosts += [Host.of(machine, gpus, limit=limit) for gpus in sets]
+    hosts += [Host(parts=tuple(parts), limit=least) for parts in domains.values()]
+    return estimate(hosts, wire=wire, network=network, nearer=nearer)
 
 
 @functools.cache

@@ -294,6 +294,17 @@ def test_a_measured_network_counts_instead_of_the_computed_one_but_never_above_i
     assert reached(3.0) == (1.25, True)
 
 
+def test_the_rate_of_a_fast_network_takes_nothing_from_what_was_measured_over_unknown_nics():
+    rate = MeasuredRate(60, 55, 65)
+    pool = replace(POOL, wire="rdma", more=rate)
+    machine = replace(T4, nics=(), pcie_generation=3, software=Software(pool=pool))
+    hosts = [Host.of(replace(machine, name=f"n{at}"), gpu_set([0])) for at in range(3)]
+    for network in (None, 200.0):
+        found = estimate(hosts, wire=Wire.RDMA, network=network, nearer=200.0)
+        assert found is not None
+        assert (found.point, found.low, found.high) == (60, 55, 65)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

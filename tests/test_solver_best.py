@@ -140,7 +140,10 @@ def worlds(rng: random.Random) -> Cluster:
 
 
 def calibrated_worlds(rng: random.Random) -> Cluster:
-    """The same; some of the nodes are of pools with measured bandwidths between their hosts."""
+    """The same; some nodes are of pools with measured bandwidths between their hosts.
+
+    More of the nodes have a network of their own than in other worlds.
+    """
     on = worlds(rng)
     rates = [0.5, 1.0, 3.0, 8.0, 20.0, 60.0]
     pools: dict[tuple[str | None, int], list[PoolRates | None]] = {}
@@ -162,7 +165,9 @@ def calibrated_worlds(rng: random.Random) -> Cluster:
             )
             pools[kind] = rng.choice([[pool], [pool, None]])
         software = replace(own.machine.software, pool=rng.choice(pools[kind]))
-        nodes.append(replace(own, machine=replace(own.machine, software=software)))
+        machine = replace(own.machine, software=software)
+        network = rng.choice([1.25, 5.0, 25.0]) if rng.random() < 0.3 else own.network
+        nodes.append(replace(own, machine=machine, network=network))
     return replace(on, nodes=tuple(nodes))
 
 
@@ -299,6 +304,23 @@ def test_pods_beside_nvlink_domains_that_would_be_slower_as_one_host_are_not_cal
     assert len(answer.nodes) == best.nodes
     assert brute.band(answer.bandwidth.point) == -best.band
     assert answer.proof.optimal is (answer.inside.point == pytest.approx(-best.inside))
+
+
+def test_the_slow_network_of_a_calibrated_node_limits_no_other_node():
+    """It carries 46.9 GB/s of the 60 that were measured, and 43.6 where only the rate is known."""
+    rail = with_nics(SWITCH, 8, 50.0)
+    rate = MeasuredRate(60.0, 55.0, 65.0)
+    pool = PoolRates(
+        name="pool", measured="2026-05-31", model=rail.model, gpus=8, wire="rdma", two=rate, hosts=2
+    )
+    calibrated = replace(rail, software=replace(rail.software, pool=pool))
+    slow = node("slow", calibrated, calibrated.everything, network=25.0)
+    on = cluster(slow, node("plain", rail, rail.everything), beyond=400.0)
+    request = Request(workers=2, gpus=8, wire=Wire.RDMA, min_bandwidth=45.0)
+    answer = place(request, on)
+    assert answer.bandwidth is not None
+    assert answer.bandwidth.point == pytest.approx(46.875)
+    assert answer.proof.bound == pytest.approx(46.875)
 
 
 def test_of_nodes_in_one_band_those_with_the_faster_network_are_taken():

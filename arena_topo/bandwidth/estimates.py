@@ -106,15 +106,17 @@ class Host:
     """One host in the sense of NCCL: GPUs of a machine, or of several in one NVLink domain.
 
     A pod is a host if each pod has its own hostname, a node if its pods share one. Hosts whose
-    machines have the same name are on one machine, and share its NICs.
+    machines have the same name are on one machine, and share its NICs. `limit` is GB/s that none of
+    its machines sends more than to others, which says nothing about their NICs.
     """
 
     parts: tuple[tuple[Machine, GPUSet], ...]
+    limit: float = math.inf
 
     @classmethod
-    def of(cls, machine: Machine, gpus: GPUSet) -> Host:
+    def of(cls, machine: Machine, gpus: GPUSet, *, limit: float = math.inf) -> Host:
         """The host of GPUs of one machine."""
-        return cls(parts=((machine, gpus),))
+        return cls(parts=((machine, gpus),), limit=limit)
 
     @property
     def size(self) -> int:

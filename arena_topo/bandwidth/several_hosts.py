@@ -39,7 +39,6 @@ def estimate(
     wire: Wire | None = None,
     network: float | None = None,
     nearer: float = math.inf,
-    limit: float = math.inf,
     among: int | None = None,
     ranks: int | None = None,
     constants: Constants = FITTED,
@@ -51,11 +50,10 @@ def estimate(
     network lets each machine send, if that is given, and infinite for a rate that is applied
     elsewhere: NICs of known speed count up to it, unless all hosts are on one machine, and those of
     unknown speed send as much in all. Where it is not given, `nearer` is that of a nearer network:
-    no NICs send more than that, of unknown speed in all. `limit` is GB/s that no machine sends more
-    than, which says nothing about its NICs. With `among`, these are some hosts of a job of so many
-    hosts on several machines with `ranks` GPUs, and the result is the limit by these hosts: the job
-    gets the minimum of this over its machines, and of `network_limit`. NotModelled for an algorithm
-    without measured rows on such hosts.
+    no NICs send more than that, of unknown speed in all. With `among`, these are some hosts of a
+    job of so many hosts on several machines with `ranks` GPUs, and the result is the limit by these
+    hosts: the job gets the minimum of this over its machines, and of `network_limit`. NotModelled
+    for an algorithm without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -67,7 +65,6 @@ def estimate(
         tree=algorithm is not Algorithm.RING,
         network=network,
         nearer=nearer,
-        limit=limit,
         local=local,
     )
     if job.ranks == 1:
@@ -82,7 +79,8 @@ def estimate(
         wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     groups: dict[tuple[object, ...], list[Host]] = {}
     for host in hosts:
-        groups.setdefault(() if local else _measured(host, job, wire), []).append(host)
+        key = () if local else (host.limit, *_measured(host, job, wire))
+        groups.setdefault(key, []).append(host)
     values = [_limit(group, job, wire, algorithm, constants) for group in groups.values()]
     return functools.reduce(_slower, values)
 
@@ -92,8 +90,12 @@ def _measured(host: Host, job: Traffic, wire: Wire) -> tuple[object, ...]:
     machines = [machine for machine, _ in host.parts]
     if not measured_between(machines, job.hosts, wire):
         return ()
-    known = all(own.nics and None not in {nic.speed for nic in own.nics} for own in machines)
-    return machines[0].pool, known
+    return machines[0].pool, _known_nics(host)
+
+
+def _known_nics(host: Host) -> bool:
+    """Whether the speed of all NICs of a host is given."""
+    return all(own.nics and None not in {nic.speed for nic in own.nics} for own, _ in host.parts)
 
 
 def _limit(
@@ -103,7 +105,11 @@ def _limit(
     algorithm: Algorithm | None,
     constants: Constants,
 ) -> Estimate:
-    """The limit by hosts with the same calibration, if any: between them, and inside each."""
+    """The limit by hosts with the same calibration, if any, and the same limit of their own.
+
+    It is that between them, and inside each.
+    """
+    job = replace(job, limit=hosts[0].limit)
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     doubts = set().union(*(facts_of(machine).doubts for machine in machines.values()))
     if wire is Wire.RDMA:
@@ -145,7 +151,7 @@ def _calibrated(value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Tr
     # A machine was measured with one host; its pods share its network.
     pods = max(Counter(machine.name for host in hosts for machine, _ in host.parts).values())
     by = min(host.size for host in hosts) if pool.each else 1 / pods
-    known = value.regime is not Regime.TCP and not value.guess
+    known = value.regime is not Regime.TCP and all(map(_known_nics, hosts))
     most = value.high if known else job.once * job.most
     farther = f"{job.hosts} hosts reach what {pool.hosts} did, the most that were measured"
     return replace(

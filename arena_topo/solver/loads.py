@@ -58,9 +58,9 @@ class Terms(NamedTuple):
     """The parameters of a job that decide the value of a node.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
-    are hosts of their own. `network`, `nearer` and `limit` are GB/s as in `bandwidth.estimate`, as
-    far as they limit some nodes more than others; for a network of known rate that limits all
-    alike, `network` is infinite.
+    are hosts of their own. `network`, `nearer` and `limit` are GB/s as in `bandwidth.estimate` and
+    its hosts, as far as they limit some nodes more than others; for a network of known rate that
+    limits all alike, `network` is infinite.
     """
 
     hosts: Hosts
@@ -330,13 +330,12 @@ class Loads:
 
     def _limit(self, groups: Iterable[GPUSet], terms: Terms) -> float:
         value = estimate(
-            [Host.of(self.machine, group) for group in groups],
+            [Host.of(self.machine, group, limit=terms.limit) for group in groups],
             among=AMONG.get(terms.hosts),
             ranks=terms.ranks,
             wire=terms.wire,
             network=terms.network,
             nearer=terms.nearer,
-            limit=terms.limit,
         )
         assert value is not None, "a job of several hosts has several GPUs"
         return value.point

@@ -263,7 +263,7 @@ class PartSearch:
         """GB/s that the part of a domain, or a node outside of all, allows to the job."""
         (at, workers), *_ = shares
         if not self._own[at].domain:
-            return self._own[at].best(workers, self._limited)
+            return self._own[at].best(workers, self._limited._replace(limit=math.inf))
         copies, parts = Counter[int](), []
         for at, workers in shares:
             nodes = self._own[at]
@@ -273,7 +273,7 @@ class PartSearch:
                 gpus = nodes.loads.worst_set(nodes.free, size, self.terms)
             parts.append((self._machine(at, copies[at]), gpus))
             copies[at] += 1
-        return self._valued([Host(parts=tuple(parts))])
+        return self._valued([Host(parts=tuple(parts), limit=self._limited.limit)])
 
     def _machine(self, at: int, copy: int) -> Machine:
         """The machine of a class under a name of its own: hosts tell machines apart by name."""
@@ -291,7 +291,6 @@ class PartSearch:
             wire=terms.wire,
             network=terms.network,
             nearer=terms.nearer,
-            limit=terms.limit,
         )
         assert value is not None, "a part is one of several hosts"
         return value.point

@@ -54,22 +54,24 @@ def value_placement(
         pods.setdefault(node.name, (node, []))[1].append(devices)
     used = [node for node, _ in pods.values()]
     level = shared_level(cluster, used)
-    network, nearer, limit = rate_of_level(cluster, level), math.inf, math.inf
+    network, nearer = rate_of_level(cluster, level), math.inf
+    limits = {node.name: math.inf for node in used}
     if level is not None:
         nearer = limit_of_level(cluster, level)
         if wire is Wire.RDMA:
-            limit = min(node.network for node in used)
+            limits = {node.name: node.network for node in used}
     kinds = {id(node.machine): loads_of(node.machine) for node in used}
 
     def of(*, joined: bool, blind: bool = False) -> Estimate | None:
         terms = terms_of(joined=joined)
         hosts, several = _hosts(
             (
-                (node, _sets([() for _ in devices] if blind else devices, node, kinds, terms))
+                (node, sets_of(node, [() for _ in devices] if blind else devices, terms))
                 for node, devices in pods.values()
             ),
             cluster,
             kinds,
+            limits,
             joined=joined,
         )
         among = several if len(used) > 1 else None
@@ -80,8 +82,10 @@ def value_placement(
             wire=wire,
             network=network,
             nearer=nearer,
-            limit=limit,
         )
+
+    def sets_of(node: Node, devices: Sequence[tuple[int, ...]], terms: Terms) -> list[GPUSet]:
+        return _sets(devices, node, kinds, terms._replace(limit=limits[node.name]))
 
     def terms_of(*, joined: bool) -> Terms:
         hosts = Hosts.NODE
@@ -97,7 +101,6 @@ def value_placement(
             wire=wire,
             network=network,
             nearer=nearer,
-            limit=limit,
         )
 
     bandwidth, worst = of(joined=joined), None
@@ -131,12 +134,14 @@ def _hosts(
     pods: Iterable[tuple[Node, Sequence[GPUSet]]],
     cluster: Cluster,
     kinds: Mapping[int, Loads],
+    limits: Mapping[NodeName, float],
     *,
     joined: bool,
 ) -> tuple[list[Host], int]:
     """The distinct hosts, as NCCL counts them, and the number of all hosts.
 
-    Nodes with equal machines and equal pods limit a job alike, so one of each kind is enough.
+    Nodes with equal machines, equal pods and equal limits of their networks limit a job alike, so
+    one of each kind is enough. The slowest of all these networks limits each NVLink domain.
     """
     hosts: list[Host] = []
     several = 0
@@ -151,11 +156,13 @@ def _hosts(
             continue
         groups = (union,) if joined else tuple(sets)
         several += len(groups)
-        kind = loads, node.machine.knowledge, groups
+        kind = loads, node.machine.knowledge, limits[node.name], groups
         if kind not in seen:
             seen.add(kind)
-            hosts += [Host.of(_named(node), group) for group in groups]
-    hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
+            limit = limits[node.name]
+            hosts += [Host.of(_named(node), group, limit=limit) for group in groups]
+    least = min(limits.values())
+    hosts += [Host(parts=tuple(parts), limit=least) for parts in domains.values()]
     return hosts, several + len(domains)
 
 
