@@ -206,7 +206,7 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        (None, "object missing required field spec"),
+        (None, "spec: expected a mapping, got nothing"),
         ("levels", "spec: expected a mapping, got a text"),
         (
             {"levels": [{"nodeLabel": 7}]},
