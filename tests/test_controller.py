@@ -850,12 +850,12 @@ def lost_with_its_launcher(here: World, **job: object) -> None:
     here.cluster.drain(node)
     here.rounds()
     here.cluster.keeps_terminating = False
-    here.cluster.settle()
 
 
 def test_the_job_of_a_launcher_that_was_resumed_meanwhile_is_not_deleted(world):
     here = world(2)
     lost_with_its_launcher(here, on_node_loss=NodeLoss.HOLD)
+    here.cluster.settle()
     with here.api.edit("Job", "job-launcher") as job:
         job["status"]["failed"] = 1
     counted = here.queue.failed_launcher(here.job("job"))
@@ -871,6 +871,7 @@ def test_the_job_of_a_launcher_that_was_resumed_meanwhile_is_not_deleted(world):
 def test_a_gang_whose_old_launcher_does_not_go_waits_and_says_so(world):
     here = world(2)
     lost_with_its_launcher(here)
+    here.cluster.settle()
     with here.api.edit("Job", "job-launcher") as job:
         job["status"]["failed"] = 1
         job["metadata"]["finalizers"] = ["example.com/audit"]
@@ -893,16 +894,8 @@ def test_a_gang_whose_old_launcher_does_not_go_waits_and_says_so(world):
 
 def test_who_resumes_a_gang_that_was_held_on_a_lost_node_has_its_launcher_forgiven_too(world):
     here = world(2)
-    here.submit("job", workers=4, on_node_loss=NodeLoss.HOLD, retry=1)
-    here.rounds()
-    (node,) = here.nodes("job")
-    with here.api.edit("Pod", launcher(here)["metadata"]["name"]) as one:
-        one["spec"]["nodeName"] = node
-    here.cluster.keeps_terminating = True
-    here.cluster.drain(node)
-    here.rounds()
+    lost_with_its_launcher(here, on_node_loss=NodeLoss.HOLD)
     assert here.state("job") == "held"
-    here.cluster.keeps_terminating = False
     # No controller looks at it any more.
     with here.cluster.running():
         resume_job(here.backend, "job", "default")

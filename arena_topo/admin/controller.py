@@ -267,7 +267,7 @@ class Controller:
     _due: float = -math.inf
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
-    _unforgiven: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _uncleared: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _quotas: dict[str, list[Manifest]] = field(default_factory=dict)
     _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
     _head: tuple[Snapshot, QueueHead | None, Cluster] | None = None
@@ -399,7 +399,7 @@ class Controller:
         alive = {(*job.key, job.created) for job in view.jobs}
         self._refused = {key: at for key, at in self._refused.items() if key in alive}
         self._balks = {key: at for key, at in self._balks.items() if key in alive}
-        self._unforgiven = {key: at for key, at in self._unforgiven.items() if key in alive}
+        self._uncleared = {key: at for key, at in self._uncleared.items() if key in alive}
         waiting = {job.key for job in view.jobs if job.suspended}
         self._calm = {job.key: self._calm[job.key] for job in view.jobs if job.key in self._calm}
         self._asked = {key: asked for key, asked in self._asked.items() if key in waiting}
@@ -449,7 +449,8 @@ class Controller:
                 # The submitter that recorded the placement may die before it resumes the job.
                 self._again(fairness.STALE_RECORD_SECONDS + 1)
             self._force_delete(seen.pods)
-            if all(map(pod_state.has_ended, seen.pods)) and not self.starter.forgiven(job.manifest):
+            over = all(map(pod_state.has_ended, seen.pods))
+            if over and not self.starter.clear_launcher_failures(job.manifest):
                 self._again(PERIOD)
             return False
         if job.state != "placed":
@@ -851,12 +852,12 @@ class Controller:
         if (short := quota.shortfall(job.manifest, self._quotas_of(job.namespace))) is not None:
             self._refuse(job, self._unseen())
             return self._reasoned(job, short)
-        if not self.starter.forgiven(job.manifest):
+        if not self.starter.clear_launcher_failures(job.manifest):
             self._again(PERIOD)
-            since = self._unforgiven.setdefault((*job.key, job.created), self.clock())
+            since = self._uncleared.setdefault((*job.key, job.created), self.clock())
             late = self.clock() - since > BALK_PERIOD
             return self._reasoned(job, because(CauseCode.OLD_PODS)) if late else False
-        self._unforgiven.pop((*job.key, job.created), None)
+        self._uncleared.pop((*job.key, job.created), None)
         self._starts += 1
         # What starts takes of the quota.
         self._quotas.pop(job.namespace, None)

@@ -324,19 +324,22 @@ class Starter:
         return patches.waiting(stored, pins.without_pins(stored), cause)
 
     def has_old_pods(self, stored: Manifest) -> bool:
-        """Whether pods of a job's last run exist, or are not `forgiven`.
+        """Whether pods of a job's last run exist, or have left a failure of its launcher.
 
         False if the caller may not list them.
         """
         try:
-            return not all(map(has_ended, self.queue.pods(stored))) or not self.forgiven(stored)
+            return not all(
+                map(has_ended, self.queue.pods(stored))
+            ) or not self.clear_launcher_failures(stored)
         except AccessDenied:
             return False
 
-    def forgiven(self, stored: Manifest) -> bool:
-        """Whether no failure of its launcher is counted that the loss of a suspended gang caused.
+    def clear_launcher_failures(self, stored: Manifest) -> bool:
+        """Delete the Job of a lost gang's launcher if it counts a failure; whether it counts none.
 
-        A Job that counts one is deleted, and the start waits until the operator has seen that.
+        The gang is suspended. A start waits for True: the operator has to see first that the Job is
+        gone.
         """
         stopped = last_stop(stored)
         if stopped is None or not is_loss(stopped.cause):
