@@ -29,6 +29,7 @@ from arena_topo.cli.parameters import (
     command_from_records,
     declaration_of,
     take_record,
+    typer_parameters,
 )
 from arena_topo.cli.session import Session
 from arena_topo.cli.settings import (
@@ -93,7 +94,30 @@ def old_spellings(*, takes_job: bool) -> Mapping[str, str]:
     return {**everywhere, **renamed(MPIJob)}
 
 
-class ArenaCommand(TyperCommand):
+class _DescribedByTyper:
+    """A command whose options Typer has, made for help and usage alone: `argv` reads the words."""
+
+    callback: Any
+    _made: list[Any] | None = None
+
+    @property
+    def declaration(self) -> Declaration:
+        """What it takes, and its examples."""
+        return declaration_of(self.callback)
+
+    @property
+    def params(self) -> list[Any]:
+        """Its options and arguments; made when they are first read, as most runs show no help."""
+        if self._made is None:
+            self._made = typer_parameters(self.declaration)
+        return self._made
+
+    @params.setter
+    def params(self, none: list[Any]) -> None:
+        """Take the empty list of Typer's constructor."""
+
+
+class ArenaCommand(_DescribedByTyper, TyperCommand):
     """A command whose words are read as pflag reads them.
 
     A `steady` command works with invalid settings, and ignores them. The metavars of its arguments
@@ -101,11 +125,6 @@ class ArenaCommand(TyperCommand):
     """
 
     steady = False
-
-    @property
-    def declaration(self) -> Declaration:
-        """What it takes, and its examples."""
-        return declaration_of(self.callback)
 
     @property
     def metavars(self) -> list[str]:
@@ -265,11 +284,8 @@ class ArenaCommand(TyperCommand):
 
 def make_command(function: Callable[..., None], name: str, *, steady: bool = False) -> Any:
     """The command of a function that `command_from_records` has declared."""
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.command(name, cls=ArenaCommand)(function)
-    made: Any = typer.main.get_command(app)
-    # Typer's own would convert the values once more.
-    made.callback, made.steady = function, steady
+    made = ArenaCommand(name, callback=function, help=function.__doc__, rich_markup_mode=None)
+    made.steady = steady
     return made
 
 
@@ -340,7 +356,7 @@ def job_options(ctx: Any) -> Iterator[Parameter]:
         yield from root.get_command(ctx, verb).get_command(ctx, "mpi").declaration.options
 
 
-class ArenaGroup(TyperGroup):
+class ArenaGroup(_DescribedByTyper, TyperGroup):
     """A group of commands: shows help when called alone, resolves aliases, suggests names."""
 
     takes_job = False
@@ -348,11 +364,6 @@ class ArenaGroup(TyperGroup):
     """The summaries of its commands, so that listing them imports none."""
     headings: ClassVar[Mapping[str, str]] = {}
     """The headings of the help, by the command that is first below each."""
-
-    @property
-    def declaration(self) -> Declaration:
-        """The options before the name of a command."""
-        return declaration_of(self.callback)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the sub-command, which applies them."""
@@ -374,7 +385,14 @@ class ArenaGroup(TyperGroup):
         if ctx.parent is None and line.positionals[0] == HELP_COMMAND:
             return self.parse_args(ctx, [*line.positionals[1:], "--help"])
         state.warnings = (*state.warnings, *line.warnings)
-        return super().parse_args(ctx, ["--", *line.positionals])
+        ctx.args = list(line.positionals)
+        return ctx.args
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the sub-command."""
+        name, command, words = self.resolve_command(ctx, ctx.args)
+        with command.make_context(name, words, parent=ctx) as below:
+            return command.invoke(below)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands; none is imported."""
@@ -497,20 +515,19 @@ def options_of_all(root: Any) -> str:
     return text.lstrip("\n")
 
 
-def group(text: str) -> typer.Typer:
+@command_from_records
+def _take(common: CommonOptions) -> None:
+    """Declare the options before a sub-command, which reads them again and uses them."""
+    del common
+
+
+def make_group(text: str, name: str) -> ArenaGroup:
     """A new group of commands, with the global options."""
-
-    def take(common: CommonOptions) -> None:
-        # Read again, and used, by the sub-command.
-        del common
-
-    return typer.Typer(
-        cls=ArenaGroup,
-        callback=command_from_records(take),
+    return ArenaGroup(
+        name=name,
+        callback=_take,
         help=text,
         rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
         # Help is at most 120 columns wide, in a pipe as well.
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )

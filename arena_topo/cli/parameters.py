@@ -300,7 +300,6 @@ def command_from_records(command: Callable[..., None]) -> Callable[..., None]:
         built = {name: take_record(record, values) for name, record in records.items()}
         command(**required | values | built)
 
-    vars(gather)["__signature__"] = inspect.Signature([_for_typer(each) for each in parameters])
     text, _, examples = inspect.cleandoc(command.__doc__ or "").partition(_EXAMPLES)
     gather.__name__, gather.__doc__ = command.__name__, text
     vars(gather)["declaration"] = Declaration(
@@ -335,9 +334,24 @@ def declaration_of(command: Any) -> Declaration:
     return declaration
 
 
+def typer_parameters(declaration: Declaration) -> list[Any]:
+    """The options and arguments of a declaration as Typer has them, which writes help and usage."""
+
+    def declared() -> None:
+        raise AssertionError("only its signature is read")
+
+    signature = inspect.Signature([_for_typer(each) for each in declaration.parameters])
+    vars(declared)["__signature__"] = signature
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(declared)
+    made: Any = typer.main.get_command(app)
+    parameters: list[Any] = made.params
+    return parameters
+
+
 @cache  # the commands of a module share the common options
 def _for_typer(parameter: Parameter) -> inspect.Parameter:
-    """The parameter of a function that declares it to Typer, which writes help and usage."""
+    """The parameter of a function that declares it to Typer."""
     of: Any
     if parameter.flag is None:
         of = typer.Argument(metavar=parameter.metavar, show_default=False)

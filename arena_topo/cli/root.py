@@ -6,9 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import typer
-
-from arena_topo.cli.commands import group, make_command
+from arena_topo.cli.commands import make_command, make_group
 from arena_topo.cli.options import PROGRAM
 
 
@@ -240,8 +238,8 @@ def command_tree() -> Any:
 def _made(leaf: Leaf | Branch, name: str) -> Any:
     if isinstance(leaf, Leaf):
         return make_command(leaf.imported(), name, steady=leaf.steady)
-    made: Any = typer.main.get_command(group(leaf.summary))
-    made.name, made.commands = name, _Commands(leaf)
+    made: Any = make_group(leaf.summary, name)
+    made.commands = _Commands(leaf)
     made.summaries = {name: below.summary for name, below in leaf.commands.items()}
     made.headings = _HEADINGS if leaf is ROOT else {}
     return made
