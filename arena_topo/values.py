@@ -14,7 +14,7 @@ from arena_topo.bandwidth import Estimate as Estimate
 from arena_topo.bandwidth import Limit as Limit
 from arena_topo.bandwidth import Regime as Regime
 from arena_topo.bandwidth import Wire as Wire
-from arena_topo.bandwidth.fitted import Factor as Factor
+from arena_topo.bandwidth.estimates import Factor as Factor
 from arena_topo.client import Client as Client
 from arena_topo.client import LogLine as LogLine
 from arena_topo.client import Logs as Logs

@@ -13,9 +13,13 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate, usual_nics
+from replacing import replace
+
+from arena_topo.bandwidth import Estimate, Host, Wire
+from arena_topo.bandwidth.nics import usual_nics
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.solver import Placement, Request
 from arena_topo.solver.classes import room
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, gpu_set, members

@@ -5,23 +5,15 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from replacing import replace
 
-from arena_topo.bandwidth import (
-    Algorithm,
-    Estimate,
-    Host,
-    Limit,
-    NotModelled,
-    Regime,
-    Wire,
-    estimate,
-)
+from arena_topo.bandwidth import Algorithm, Estimate, Host, Limit, NotModelled, Regime, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, gpu_set, presets
 from arena_topo.topology.nics import NICs, parse_nics
 from arena_topo.topology.presets import INSTANCES, instance_type

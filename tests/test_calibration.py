@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arena_topo import cli
-from arena_topo.bandwidth import Host, Wire, estimate
+from arena_topo.bandwidth import Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.errors import UsageError
 from arena_topo.solver import Request
 from arena_topo.solver.door import Solver

@@ -22,7 +22,8 @@ from cube_mesh import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.bandwidth import Host, Limit, inside
+from arena_topo.bandwidth import Host, Limit
+from arena_topo.bandwidth.one_host import inside
 from arena_topo.solver.gpu_sets import CHOICES, GPUSets, choices
 from arena_topo.topology import (
     GPUSet,

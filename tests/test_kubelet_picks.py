@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from cube_mesh import HGX, V100, cluster, node
+from replacing import replace
 
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.solver.door import place, revalue
@@ -27,7 +26,7 @@ def chosen(request: Request, on: Cluster) -> tuple[str, set[int]]:
 def test_a_quad_that_nobody_can_promise_opens_no_empty_node():
     on = cluster(node("empty", V100), node("half", V100, TWO_QUADS, unattributed=4))
     assert chosen(QUAD, on) == ("half", set())
-    assert chosen(dataclasses.replace(QUAD, blind=False), on) == ("empty", {0, 1, 2, 3})
+    assert chosen(replace(QUAD, blind=False), on) == ("empty", {0, 1, 2, 3})
 
 
 def test_a_node_with_exactly_the_gpus_asked_for_promises_them():
@@ -91,7 +90,7 @@ def valued_on(name: str, on: Cluster) -> Placement:
 
 def test_a_minimum_is_judged_by_what_is_promised_and_never_by_the_empty_cluster():
     """Once others use half of a node, it may promise what no empty node can."""
-    asked = dataclasses.replace(QUAD, min_bandwidth=30.0)
+    asked = replace(QUAD, min_bandwidth=30.0)
     empty, half = node("empty", V100), node("half", V100, 0b11110000)
     with pytest.raises(Unplaceable) as refused:
         place(asked, cluster(empty))
@@ -104,4 +103,4 @@ def test_behind_a_switch_it_does_not_matter_who_picks():
     on = cluster(node("a", HGX), node("b", HGX, 0b00111111))
     for workers, gpus in ((1, 4), (4, 1), (2, 4), (3, 2)):
         asked = Request(workers=workers, gpus=gpus, joined=False)
-        assert place(dataclasses.replace(asked, blind=True), on) == place(asked, on)
+        assert place(replace(asked, blind=True), on) == place(asked, on)

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from replacing import replace
 
-from arena_topo.bandwidth import MachineFacts
+from arena_topo.bandwidth.one_host import MachineFacts
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.gang.planning import plan
 from arena_topo.job import MPIJob, PodShape

@@ -8,14 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import by_brute_force as brute
 import pytest
 from cube_mesh import OFF_THE_SWITCH, P100, PCIE, V100, cluster, machine, matrix, node, with_nics
 from exhaustive import all_but
+from replacing import replace
 
-from arena_topo.bandwidth import Host, Wire, estimate
+from arena_topo.bandwidth import Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import room
 from arena_topo.solver.door import Solver, place

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from cube_mesh import HGX, V100, cluster, machine, matrix, node, value
+from replacing import replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Policy, Request, Unplaceable

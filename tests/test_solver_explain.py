@@ -3,11 +3,11 @@
 import itertools
 import random
 import re
-from dataclasses import replace
 
 import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node, with_nics
 from exhaustive import all_but
+from replacing import replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Reason, Request, Verdict

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replacing import replace
 from test_solver_best import RAILS, TRAY, TRAYS
 
 from arena_topo.bandwidth import Wire

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from cube_mesh import HGX, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Policy, Reason, Request

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node, with_nics
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.bandwidth import Regime, Wire
 from arena_topo.errors import InvalidJob

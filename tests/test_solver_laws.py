@@ -7,7 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from by_brute_force import sides
 from cube_mesh import P100, V100, cluster, machine, matrix, node, on_a_switch, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.bandwidth import Wire, packing
 from arena_topo.solver import Request, Unplaceable

@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,11 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo import cli
-from arena_topo.bandwidth import Host, Wire, estimate
+from arena_topo.bandwidth import Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.errors import UsageError
 from arena_topo.topology import GPUSet, presets
 from arena_topo.topology.nics import NICs

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
 
-from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
+from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire
+from arena_topo.bandwidth.one_host import inside
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.forecast import ForecastRequest
 from arena_topo.forecast.forecasting import forecast
 from arena_topo.job import PodShape

@@ -33,14 +33,3 @@ from arena_topo.bandwidth.estimates import Limit as Limit
 from arena_topo.bandwidth.estimates import NotModelled as NotModelled
 from arena_topo.bandwidth.estimates import Regime as Regime
 from arena_topo.bandwidth.estimates import Wire as Wire
-from arena_topo.bandwidth.nics import UNMEASURED as UNMEASURED
-from arena_topo.bandwidth.nics import nearest_nics as nearest_nics
-from arena_topo.bandwidth.nics import sent_by as sent_by
-from arena_topo.bandwidth.nics import usual_nics as usual_nics
-from arena_topo.bandwidth.one_host import MachineFacts as MachineFacts
-from arena_topo.bandwidth.one_host import inside as inside
-from arena_topo.bandwidth.rates import lane_rate as lane_rate
-from arena_topo.bandwidth.rates import rate_is_assumed as rate_is_assumed
-from arena_topo.bandwidth.several_hosts import estimate as estimate
-from arena_topo.bandwidth.several_hosts import measured_between as measured_between
-from arena_topo.bandwidth.several_hosts import network_limit as network_limit

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from arena_topo.bandwidth.fitted import Factor
+import msgspec
+
 from arena_topo.topology import GPUSet, Machine, count
 
 PAIR = 2
@@ -63,8 +63,16 @@ class NotModelled(ValueError):
     """No measured row supports a number; the message says what is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Factor(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant that turns a form into GB/s: the point, an 80 % range, and its number of rows."""
+
+    value: float
+    low: float
+    high: float
+    rows: int = 0
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Bus bandwidth in GB/s: a point, an 80 % range, and the bottleneck.
 
     `latency` is seconds per all-reduce of any size; it determines the bandwidth of a message of a
@@ -101,8 +109,7 @@ class Estimate:
         return moved / (latency + moved / plateau)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """One host in the sense of NCCL: GPUs of a machine, or of several in one NVLink domain.
 
     A pod is a host if each pod has its own hostname, a node if its pods share one. Hosts whose
@@ -124,8 +131,7 @@ class Host:
         return sum(count(gpus) for _, gpus in self.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible.
 
     `network` is GB/s of the network between machines, if its rate is known; else `nearer` is the
@@ -168,4 +174,6 @@ class Traffic:
 
 def scaled(value: Estimate, by: float) -> Estimate:
     """The estimate with point and range times a factor."""
-    return replace(value, point=value.point * by, low=value.low * by, high=value.high * by)
+    return msgspec.structs.replace(
+        value, point=value.point * by, low=value.low * by, high=value.high * by
+    )

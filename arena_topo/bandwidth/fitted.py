@@ -9,24 +9,15 @@ the geometric mean of measured / form over the rows of its regime (least squares
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
+from arena_topo.bandwidth.estimates import Factor
 from arena_topo.topology.models import Architecture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
-    """A constant that turns a form into GB/s: the point, an 80 % range, and its number of rows."""
-
-    value: float
-    low: float
-    high: float
-    rows: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constants:
+class Constants(msgspec.Struct, frozen=True, kw_only=True):
     """All fitted constants.
 
     `nvlink` (rings), `volta` (the same on V100), `mesh` (full meshes from Ampere on), `nvls`,

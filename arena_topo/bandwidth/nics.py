@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from arena_topo.bandwidth import fitted
-from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
-from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth.estimates import Estimate, Factor, Host, Limit, Regime, Traffic
+from arena_topo.bandwidth.fitted import FITTED, Constants
 from arena_topo.bandwidth.rates import (
     ASSUMED_GENERATION,
     MOST_CACHED_MACHINES,
@@ -52,7 +53,7 @@ def over_nics(
 
 def ring_over_nics(host: Host, job: Traffic, constants: Constants) -> float:
     """GB/s of a ring through the NICs of one host."""
-    alone = replace(job, network=None, nearer=math.inf, limit=math.inf)
+    alone = structs.replace(job, network=None, nearer=math.inf, limit=math.inf)
     return constants.network.value * _rails([host], alone, constants)[0].value
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from arena_topo.bandwidth import fitted, packing
 from arena_topo.bandwidth.estimates import (
     PAIR,
     Algorithm,
     Estimate,
+    Factor,
     Host,
     Limit,
     NotModelled,
     Regime,
     scaled,
 )
-from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth.fitted import FITTED, Constants
 from arena_topo.bandwidth.rates import (
     ASSUMED_GENERATION,
     ASSUMED_LANE_RATE,
@@ -210,7 +212,7 @@ def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
         return computed
     pool = facts.machine.pool
     if pool is not None and pool.inside is not None:
-        computed = replace(
+        computed = structs.replace(
             computed,
             point=computed.point * pool.inside.value,
             low=computed.point * pool.inside.low,
@@ -221,7 +223,7 @@ def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
         return computed
     measured = facts.measured.get(gpus)
     if measured is not None:
-        return replace(
+        return structs.replace(
             computed,
             point=measured,
             low=measured,
@@ -233,7 +235,7 @@ def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
     twin = facts.twin(gpus)
     if twin is None:
         return computed
-    return replace(scaled(computed, twin / computed.point), measured=_table_of(facts))
+    return structs.replace(scaled(computed, twin / computed.point), measured=_table_of(facts))
 
 
 def _table_of(facts: MachineFacts) -> str:
@@ -275,7 +277,7 @@ def _computed(
             if model.nvls or algorithm is Algorithm.NVLS:
                 return reducing
             ring = _of_form(parts, Regime.SWITCH, lanes * facts.lane_rate, facts.ring, constants)
-            return replace(ring, high=reducing.high)
+            return structs.replace(ring, high=reducing.high)
         if algorithm is not Algorithm.NVLS:
             share = constants.tcpx if plugged else facts.ring
             return _of_form(parts, Regime.SWITCH, form, share, constants)
@@ -299,7 +301,7 @@ def _direct(facts: MachineFacts, gpus: GPUSet) -> Estimate:
         alone = frozenset(inside_set) in all_joined
         if alone and lanes[0] <= MOST_BRIDGED:
             # A pair seen alone may be two GPUs of a larger mesh.
-            share = replace(constants.bridge, value=facts.ring.value, high=facts.ring.high)
+            share = structs.replace(constants.bridge, value=facts.ring.value, high=facts.ring.high)
             return _of_form(parts, Regime.BRIDGE, lanes[0] * rate, share, constants)
         return _of_form(parts, Regime.MESH, lanes[0] * rate, facts.ring, constants)
     if len(inside_set) >= _RING:
@@ -335,7 +337,9 @@ def _over_pcie(
 
 def _relayed(path: Factor) -> Factor:
     """A set connected by NVLinks without a ring: its PCIe path, or relays over other GPUs."""
-    return replace(path, low=path.value * fitted.UNRELAYED, high=path.value * fitted.RELAYED)
+    return structs.replace(
+        path, low=path.value * fitted.UNRELAYED, high=path.value * fitted.RELAYED
+    )
 
 
 def _staged(facts: MachineFacts, gpus: GPUSet, constants: Constants) -> Estimate:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from arena_topo.bandwidth.fitted import Constants, Factor
+from arena_topo.bandwidth.estimates import Factor
+from arena_topo.bandwidth.fitted import Constants
 from arena_topo.topology import Knowledge, LinkKind, Machine
 from arena_topo.topology.models import MODELS, Architecture, Model
 

@@ -9,13 +9,15 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from arena_topo.bandwidth import fitted
 from arena_topo.bandwidth.estimates import (
     PAIR,
     Algorithm,
     Estimate,
+    Factor,
     Host,
     Limit,
     NotModelled,
@@ -24,7 +26,7 @@ from arena_topo.bandwidth.estimates import (
     Wire,
     scaled,
 )
-from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth.fitted import FITTED, Constants
 from arena_topo.bandwidth.nics import over_nics, own_nics, ring_over_nics
 from arena_topo.bandwidth.one_host import facts_of, inside
 from arena_topo.bandwidth.rates import FROM_HOPPER, known_model
@@ -109,7 +111,7 @@ def _limit(
 
     It is that between them, and inside each.
     """
-    job = replace(job, limit=hosts[0].limit)
+    job = structs.replace(job, limit=hosts[0].limit)
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     doubts = set().union(*(facts_of(machine).doubts for machine in machines.values()))
     if wire is Wire.RDMA:
@@ -124,12 +126,14 @@ def _limit(
         between = _calibrated(between, pool, hosts, job)
     elif own is not None:
         lacks = f"calibration {own.name} has no job on {job.hosts} such hosts over {wire.upper()}"
-        between = replace(between, assumed=(*between.assumed, lacks))
+        between = structs.replace(between, assumed=(*between.assumed, lacks))
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
         ceiling = _ceiling(host, job, wire, algorithm, constants)
         # What was measured between hosts includes their insides, as far as it can.
-        between = _least(between, ceiling if pool is None else replace(ceiling, point=ceiling.high))
+        between = _least(
+            between, ceiling if pool is None else structs.replace(ceiling, point=ceiling.high)
+        )
     return between
 
 
@@ -154,7 +158,7 @@ def _calibrated(value: Estimate, pool: PoolRates, hosts: Sequence[Host], job: Tr
     known = value.regime is not Regime.TCP and all(map(_known_nics, hosts))
     most = value.high if known else job.once * job.most
     farther = f"{job.hosts} hosts reach what {pool.hosts} did, the most that were measured"
-    return replace(
+    return structs.replace(
         value,
         point=min(rate.value * by, most),
         low=min(rate.low * by, most),
@@ -190,7 +194,7 @@ def _ceiling(
         # An NVLink domain: what leaves it goes over the NICs of its machines.
         racks = fitted.RACKS
         if job.hosts > fitted.FEW_RACKS:
-            racks = replace(racks, low=min(racks.low, fitted.MANY_RACKS))
+            racks = structs.replace(racks, low=min(racks.low, fitted.MANY_RACKS))
         return _shared(alone, racks)
     architecture = known.architecture if (known := known_model(host.parts[0][0])) else None
     if job.two:
@@ -199,7 +203,7 @@ def _ceiling(
             tree = _shared(alone, constants.tree)
             if wire is Wire.RDMA:
                 over_nics_alone = min(ring_over_nics(host, job, constants), alone.point)
-                tree = replace(tree, point=max(tree.point, over_nics_alone))
+                tree = structs.replace(tree, point=max(tree.point, over_nics_alone))
             return tree
         return _around_sockets(alone, host, wire, constants)
     ring = inside(host, algorithm=Algorithm.RING, constants=constants)
@@ -211,7 +215,7 @@ def _ceiling(
 
 def _shared(value: Estimate, share: Factor) -> Estimate:
     """The part of an estimate that a job of several hosts reaches."""
-    return replace(
+    return structs.replace(
         value,
         point=value.point * share.value,
         low=value.low * share.low,
@@ -230,7 +234,7 @@ def _around_sockets(value: Estimate, host: Host, wire: Wire, constants: Constant
     own = own_nics(machine, gpus, constants)
     if own is None or own.value <= value.point:
         return value
-    return replace(value, point=own.value, high=max(value.high, own.high))
+    return structs.replace(value, point=own.value, high=max(value.high, own.high))
 
 
 def _least(network: Estimate, host: Estimate) -> Estimate:
@@ -240,7 +244,7 @@ def _least(network: Estimate, host: Estimate) -> Estimate:
     """
     point = min(network.point, host.point)
     matters = not network.measured or host.point < network.point
-    return replace(
+    return structs.replace(
         network,
         point=point,
         low=min(network.low, host.low),
@@ -256,7 +260,7 @@ def _least(network: Estimate, host: Estimate) -> Estimate:
 def _slower(value: Estimate, other: Estimate) -> Estimate:
     """The minimum of the limits by different hosts, end by end."""
     slow, fast = sorted((value, other), key=lambda own: own.point)
-    return replace(
+    return structs.replace(
         slow,
         low=min(slow.low, fast.low),
         high=max(min(slow.high, fast.high), slow.point),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from arena_topo.bandwidth import fitted
 from arena_topo.bandwidth.estimates import Estimate, Host, Limit, Regime, Traffic
@@ -39,7 +40,7 @@ def over_tcp(
         if span >= unknown:
             span, guess = unknown, True
             notes.append("an unknown network: TCP")
-    return replace(over_sockets(span, job, constants, notes), guess=guess)
+    return structs.replace(over_sockets(span, job, constants, notes), guess=guess)
 
 
 def unknown_range(machine: Machine) -> tuple[float, float]:

@@ -385,8 +385,9 @@ class ArenaGroup(_DescribedByTyper, TyperGroup):
         if ctx.parent is None and line.positionals[0] == HELP_COMMAND:
             return self.parse_args(ctx, [*line.positionals[1:], "--help"])
         state.warnings = (*state.warnings, *line.warnings)
-        ctx.args = list(line.positionals)
-        return ctx.args
+        words = list(line.positionals)
+        ctx.args = words
+        return words
 
     def invoke(self, ctx: Any) -> Any:
         """Run the sub-command."""

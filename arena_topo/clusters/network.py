@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from arena_topo.bandwidth import lane_rate
+from arena_topo.bandwidth.rates import lane_rate
 from arena_topo.notes import Notes
 from arena_topo.topology import (
     BEYOND,

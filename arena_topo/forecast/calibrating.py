@@ -7,7 +7,8 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Annotated
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.bandwidth import Estimate, Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.cli.arguments import Output, OutputFlag, format_document, option
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records

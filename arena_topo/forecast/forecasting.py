@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.bandwidth import (
-    UNMEASURED,
-    Estimate,
-    Host,
-    Limit,
-    NotModelled,
-    Regime,
-    Wire,
-    estimate,
-)
+from arena_topo.bandwidth import Estimate, Host, Limit, NotModelled, Regime, Wire
+from arena_topo.bandwidth.nics import UNMEASURED
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.forecast import ForecastRequest, PoolRequest

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError
 from arena_topo.gang import planning, shape
@@ -32,7 +34,9 @@ def advice_on_plan(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     nodes = [node for node in cluster.nodes if node.name in chosen]
     nics = None
     if placement.wire is not Wire.RDMA and all(map(_has_rdma, nodes)):
-        other = revalue(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
+        other = revalue(
+            structs.replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate
+        )
         estimate = counted_on(other, binding)
         if estimate is not None and band(estimate.point) > band(forecast.usable):
             nics = _with_nics(nodes, estimate, placement)

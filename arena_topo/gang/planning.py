@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from arena_topo.bandwidth import rate_is_assumed
+from arena_topo.bandwidth.rates import rate_is_assumed
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut, command
 from arena_topo.gang import fairness, shape

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from msgspec import structs
+
 from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
 from arena_topo.engines.local import mpirun
 from arena_topo.errors import InvalidJob
@@ -72,7 +74,7 @@ def best_shape(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
         if job.workers % each or each * job.gpus > largest:
             continue
         request = request_of(merge_workers(job, each, site.api), cluster, site)
-        placed = solver.best(replace(request, blind=False))
+        placed = solver.best(structs.replace(request, blind=False))
         if placed is not None:
             objectives[each] = placed.worth
     # Of equal placements the first: the largest pods.

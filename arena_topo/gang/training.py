@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec import structs
 
 from arena_topo.bandwidth import Estimate
 from arena_topo.errors import UsageError
@@ -88,7 +89,9 @@ def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
     if plan.request is None or plan.binding is None or not asks_training(plan.job):
         return None
     joined = not plan.binding.separate
-    spread = Solver.of(cluster).spread(replace(plan.request, joined=joined, min_bandwidth=0.0))
+    spread = Solver.of(cluster).spread(
+        structs.replace(plan.request, joined=joined, min_bandwidth=0.0)
+    )
     rate = None if spread is None else spread.bandwidth
     return training_times(plan.job, plan, cluster, [(SPREAD, spread, rate)])
 

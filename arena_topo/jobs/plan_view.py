@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arena_topo import words
-from arena_topo.bandwidth import Estimate, Limit, nearest_nics
+from arena_topo.bandwidth import Estimate, Limit
+from arena_topo.bandwidth.nics import nearest_nics
 from arena_topo.drawing import machine, network
 from arena_topo.drawing.machine import State
 from arena_topo.drawing.tables import emulated_note

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from arena_topo.bandwidth import Estimate
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.backend import Backend
@@ -245,7 +247,7 @@ def propose(
     if on and plan is not None and free.workers != plan.job.workers:
         # The named placement may have pods of another size than the best on an empty cluster.
         idle = cluster.idle()
-        empty = replace(request_of(free, idle, site), blind=False)
+        empty = structs.replace(request_of(free, idle, site), blind=False)
         compared = replace(compared, best_empty=Solver(idle).find(empty))
     return Proposal(
         job=asked,
@@ -286,7 +288,7 @@ def _as_bound(plan: Plan) -> Request:
     """The request of a plan under its binding, which may keep its pods apart."""
     assert plan.request is not None
     assert plan.binding is not None
-    return replace(plan.request, joined=not plan.binding.separate)
+    return structs.replace(plan.request, joined=not plan.binding.separate)
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -335,8 +337,11 @@ def compare_schedulers(
     result.
     """
     excluded = set_aside or request.excluded
-    request = replace(request, blind=blind)
-    counted, now = replace(request, min_bandwidth=0.0, excluded=excluded), Solver.of(cluster)
+    request = structs.replace(request, blind=blind)
+    counted, now = (
+        structs.replace(request, min_bandwidth=0.0, excluded=excluded),
+        Solver.of(cluster),
+    )
     return SchedulerComparison(
         best_empty=Solver(cluster.idle()).find(request),
         first_fit=now.first_fit(counted),
@@ -365,8 +370,8 @@ def _named(
     # What is best among free GPUs does not limit GPUs that are in use.
     if best is not None and not hindrances:
         alike = placement.assignments == best.assignments
-        proof = best.proof if alike else replace(best.proof, optimal=False)
-        placement = replace(placement, proof=proof)
+        proof = best.proof if alike else structs.replace(best.proof, optimal=False)
+        placement = structs.replace(placement, proof=proof)
     binding = site.bind(job, placement, cluster)
     decision = Decision(
         job=job, cluster=cluster, request=request, placement=placement, binding=binding
@@ -395,7 +400,7 @@ def next_best(
         used = dict.fromkeys(
             (name for placement in placements for name in placement.nodes), Reason.BUSY
         )
-        other = solver.find(replace(request, excluded={**request.excluded, **used}))
+        other = solver.find(structs.replace(request, excluded={**request.excluded, **used}))
         if other is None:
             break
         placements.append(other)

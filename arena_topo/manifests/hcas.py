@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from arena_topo.bandwidth import nearest_nics
+from arena_topo.bandwidth.nics import nearest_nics
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import HCA_VARIABLE, Binding, Guarantee

@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from arena_topo import layout
-from arena_topo.bandwidth import Wire, rate_is_assumed
+from arena_topo.bandwidth import Wire
+from arena_topo.bandwidth.rates import rate_is_assumed
 from arena_topo.engines.backend import Backend
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
 from arena_topo.manifests.binding import is_certain
-from arena_topo.solver import UNLIMITED, GPUSets, Request, band, distances, sets_of
+from arena_topo.solver import UNLIMITED, Request, band, distances
 from arena_topo.solver.door import NodeChoice, Solver
+from arena_topo.solver.gpu_sets import GPUSets, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 from arena_topo.words import counted, listed
 
@@ -208,7 +212,7 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
             gputopology=True, workers=workers, gpus=gpus, rdma=rdma, pod_shape=shape
         )
         # Only GPUs count, and the network; `_usable` says what can be promised.
-        return replace(request_of(job, cluster, site), excluded={}, blind=False)
+        return structs.replace(request_of(job, cluster, site), excluded={}, blind=False)
 
     now, empty = Solver(cluster), Solver(cluster.idle())
     total = sum(len(node.machine.gpus) for node in nodes)
@@ -221,7 +225,7 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     for gang in gangs:
         if gang.size > free or not gang.whole_empty or gang.whole:
             continue
-        request = replace(asked(gang.workers, gang.gpus), min_bandwidth=gang.full or 0.0)
+        request = structs.replace(asked(gang.workers, gang.gpus), min_bandwidth=gang.full or 0.0)
         # If GPUs are only counted, fewer gangs are certain than a single placement would suggest.
         if now.best(request) is None:
             missing, release = gang, now.to_free(request)

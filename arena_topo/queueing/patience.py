@@ -8,7 +8,9 @@ on both sides: emptier nodes would promise no better one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from arena_topo.queueing import Situation, Waiting
 from arena_topo.solver import Placement, Request, band, band_edge
@@ -76,7 +78,7 @@ def least_bandwidth(
 def _promised(request: Request, placement: Placement) -> Placement:
     """The placement with the bandwidth that is promised to a gang."""
     worst = placement.worst if request.blind else None
-    return placement if worst is None else replace(placement, bandwidth=worst)
+    return placement if worst is None else structs.replace(placement, bandwidth=worst)
 
 
 def patient_request(gang: Waiting, situation: Situation, *, share: float = WORTHWHILE) -> Request:
@@ -84,7 +86,7 @@ def patient_request(gang: Waiting, situation: Situation, *, share: float = WORTH
     if situation.now >= gang.until:
         return gang.request
     least, _best = least_bandwidth(gang.request, situation.solver, share=share)
-    return replace(gang.request, min_bandwidth=max(least, gang.request.min_bandwidth))
+    return structs.replace(gang.request, min_bandwidth=max(least, gang.request.min_bandwidth))
 
 
 def waits_for(

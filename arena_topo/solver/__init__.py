@@ -31,16 +31,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
+
+import msgspec
 
 from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError, InvalidJob
-from arena_topo.solver.gpu_sets import UNLIMITED as UNLIMITED
-from arena_topo.solver.gpu_sets import GPUSets as GPUSets
-from arena_topo.solver.gpu_sets import sets_of as sets_of
 from arena_topo.topology import BEYOND, NODE_TIER, Cluster, Node, NodeName
 from arena_topo.words import listed
+
+UNLIMITED = math.inf
+"""The bandwidth of a single GPU, which communicates with no other."""
 
 BAND = 1.1
 """Bandwidths within this factor count as equal: about the error of the model on rows that it was
@@ -87,8 +88,7 @@ Seats = tuple[tuple[NodeName, tuple[int, ...]], ...]
 """The node and the GPUs of each worker, in rank order; no GPUs where the kubelet picks them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The solver's view of a job.
 
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
@@ -110,7 +110,7 @@ class Request:
     memory: int = 0
     model: str | None = None
     mix_models: bool = False
-    excluded: Mapping[NodeName, Reason] = field(default_factory=dict)
+    excluded: Mapping[NodeName, Reason] = msgspec.field(default_factory=dict)
     min_bandwidth: float = 0.0
     max_nodes: int | None = None
     per_node: int | None = None
@@ -129,8 +129,7 @@ class Request:
                 raise InvalidJob(f"a gang needs at least one {noun}", why=f"{count} were asked for")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """A constraint on one start of a job, beyond its own flags: nodes to avoid, or its seats."""
 
     avoid: tuple[NodeName, ...] = ()
@@ -139,14 +138,15 @@ class Constraint:
     def on(self, request: Request) -> Request:
         """The request under this constraint."""
         avoided = dict.fromkeys(self.avoid, Reason.AVOIDED)
-        return replace(request, excluded={**request.excluded, **avoided}, seats=self.seats)
+        return msgspec.structs.replace(
+            request, excluded={**request.excluded, **avoided}, seats=self.seats
+        )
 
 
 UNCONSTRAINED = Constraint()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's node and GPUs.
 
     `gpus` are device indexes in ring order; empty if it is not known which devices of the node are
@@ -158,8 +158,7 @@ class Assignment:
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The proof of an answer: no placement gives these pods more than `bound` GB/s.
 
     If a level is preferred, that holds for placements as near as the one found. `optimal`: no
@@ -178,8 +177,7 @@ UNPROVEN = Proof(optimal=False, bound=UNLIMITED)
 """The proof of a placement that was not searched for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The place of every worker, in rank order, and its estimates.
 
     `bandwidth` is the all-reduce bandwidth of these pods, `inside` that of the same GPUs if all
@@ -210,8 +208,7 @@ class Placement:
         return Counter(assignment.node for assignment in self.assignments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How often a gang fits by counting; bandwidth and distance are ignored.
 
     `gangs` of them fit at the same time now. `largest` is the most workers of a gang that fits now,
@@ -231,8 +228,7 @@ class Verdict(Enum):
     NEVER = "Never"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A reason why nodes take no worker (or not enough), the number of nodes, one of them.
 
     `jobs` are the gangs for which they are reserved, if that is the reason.
@@ -280,8 +276,7 @@ class Unplaceable(ArenaError):
         self.exit_code = 5 if verdict is Verdict.NEVER else 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instead:
+class Instead(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the job that lets it use other nodes; the solver gets only their names.
 
     `words` come after "fits now" (`without --selector a=b`), or after "when" if `later`.

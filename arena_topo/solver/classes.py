@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import structs
+
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Reason, Request, band, band_edge
+from arena_topo.solver import UNLIMITED, Reason, Request, band, band_edge
 from arena_topo.solver.fragmentation import PackingCost, packing_cost, spreading_cost
-from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.index import Domain, GroupOf, GroupOfNodes, Index
 from arena_topo.solver.loads import AMONG, DIGIT, NEARNESS, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.memo import remembered
@@ -325,7 +326,7 @@ class NodeGroups:
             cache.clear()
         shape = (request.gpus, request.model, request.mix_models, request.per_node, request.blind)
         known = cache.setdefault((*shape, self._spread), {})
-        unlimited = replace(request, excluded={}, cpu=0.0, memory=0)
+        unlimited = structs.replace(request, excluded={}, cpu=0.0, memory=0)
 
         def of(group: GroupOfNodes, capacity: int | None = None) -> NodeClass:
             nodes = known.get((group, capacity))

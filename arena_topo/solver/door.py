@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
+
+from msgspec import structs
 
 from arena_topo.solver import (
     UNPROVEN,
@@ -261,7 +262,7 @@ class Solver:
 
     def capable(self, request: Request, answer: NodeChoice) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
-        single = replace(request, workers=1)
+        single = structs.replace(request, workers=1)
         candidates = groups_for(single, self.index).candidates(single)
         terms, bandwidth = answer.floor.terms, answer.floor.bandwidth
         able = {
@@ -293,7 +294,7 @@ class Solver:
             workers=len(workers), gpus=placement.gpus, joined=joined, wire=placement.wire
         )
         value = self.value(request, workers)
-        return replace(value, assignments=placement.assignments, proof=placement.proof)
+        return structs.replace(value, assignments=placement.assignments, proof=placement.proof)
 
     def first_fit(self, request: Request) -> Placement | None:
         """The baseline first fit: nodes filled in the order of their names; None if not all fit."""

@@ -12,9 +12,10 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import structs
 
 from arena_topo.solver import (
     Instead,
@@ -120,7 +121,7 @@ class _Changes:
         self.now = groups_for(request, index)
         self.idle = groups_for(request, index, idle=True)
         # Where the kubelet picks, a node may promise more while others use a part of it.
-        search = Search(replace(request, blind=False), self.idle)
+        search = Search(structs.replace(request, blind=False), self.idle)
         # If not all sets are enumerated, one of the others may be fast enough.
         self.never = search.certain and not search.fits()
         self.pool = self.idle if self.never else self.now
@@ -180,7 +181,9 @@ class _Changes:
         return self._search(self._with(*changes), pool).fits()
 
     def _with(self, *changes: RequestChange) -> Request:
-        return replace(self.request, **{k: v for _, fields in changes for k, v in fields.items()})
+        return structs.replace(
+            self.request, **{k: v for _, fields in changes for k, v in fields.items()}
+        )
 
     def _search(self, request: Request, pool: NodeGroups | None = None) -> Search:
         pool = pool or self.pool
@@ -238,7 +241,7 @@ class _Changes:
     def _rates(self) -> Sequence[RequestChange]:
         """Lower bandwidths, highest first; rounded down, as the nodes must reach the number."""
         floor = self.request.min_bandwidth
-        speeds = self._search(replace(self.request, min_bandwidth=0.0)).rates()
+        speeds = self._search(structs.replace(self.request, min_bandwidth=0.0)).rates()
         lower = sorted((speed for speed in speeds if speed < floor), reverse=True)
         rates = [rate for speed in lower if (rate := in_cents(speed))]
         return [(f"with --min-bandwidth {rate:g}", {"min_bandwidth": rate}) for rate in rates]
@@ -298,12 +301,12 @@ class _Changes:
         network could take on the terms of the larger gang is skipped. If some loads are impossible,
         a size between two that fit need not fit itself.
         """
-        free = self._search(replace(request, min_bandwidth=0.0))
+        free = self._search(structs.replace(request, min_bandwidth=0.0))
         workers = min(request.workers - 1, free.most_workers())
         for _ in range(MAX_SIZES_TRIED):
             if workers < 1 or workers * request.gpus < self.least:
                 break
-            search = self._search(replace(request, workers=workers))
+            search = self._search(structs.replace(request, workers=workers))
             if search.fits():
                 return workers
             # Two pods are two hosts, which get more than three.

@@ -12,12 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from arena_topo.bandwidth import MachineFacts, packing
+from arena_topo.bandwidth import packing
+from arena_topo.bandwidth.one_host import MachineFacts
+from arena_topo.solver import UNLIMITED
 from arena_topo.solver.memo import remembered
 from arena_topo.topology import GPU, Configuration, GPUSet, Machine, count, gpu_set, members
-
-UNLIMITED = math.inf
-"""The bandwidth of a single GPU, which communicates with no other."""
 
 CHOICES = 13_000
 """The most sets that are enumerated, some seconds of work: all halves of 16 GPUs without

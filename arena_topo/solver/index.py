@@ -17,10 +17,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from arena_topo.bandwidth import Wire, network_limit
-from arena_topo.solver import Request
+from arena_topo.bandwidth import Wire
+from arena_topo.bandwidth.several_hosts import network_limit
+from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.fragmentation import Proximity, proximity, spreads
-from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.valuation import CLUSTER_LEVEL, limit_of_level, rate_of_level
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, natural

@@ -16,16 +16,9 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from arena_topo.bandwidth import (
-    Host,
-    Regime,
-    Wire,
-    estimate,
-    measured_between,
-    nearest_nics,
-    packing,
-    usual_nics,
-)
+from arena_topo.bandwidth import Host, Regime, Wire, packing
+from arena_topo.bandwidth.nics import nearest_nics, usual_nics
+from arena_topo.bandwidth.several_hosts import estimate, measured_between
 from arena_topo.solver.fragmentation import PACKING, PackingCost
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, firsts, gpu_sets, splits
 from arena_topo.solver.memo import remembered

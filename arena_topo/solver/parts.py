@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from arena_topo.bandwidth import Host, Wire, estimate, sent_by
+from arena_topo.bandwidth import Host, Wire
+from arena_topo.bandwidth.nics import sent_by
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.solver.classes import Candidates, ModelAndResource, NodeClass
 from arena_topo.solver.domains import Choice, NodeLoad, domains_of
 from arena_topo.solver.index import Domain

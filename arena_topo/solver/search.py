@@ -17,7 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import structs
+
 from arena_topo.solver import (
+    UNLIMITED,
     Placement,
     Proof,
     Request,
@@ -40,7 +43,7 @@ from arena_topo.solver.domains import (
     domains_of,
     search_of,
 )
-from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
+from arena_topo.solver.gpu_sets import SMALL
 from arena_topo.solver.index import Index
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.parts import PartSearch, preference, searches_of
@@ -579,14 +582,14 @@ def placement_of_choice(request: Request, index: Index, answer: NodeChoice) -> P
         proof = _proof_of_plan(request, answer, result)
     else:
         # Some trays of an NVLink domain may be off its switch, and are then hosts of their own.
-        proof = replace(proof, optimal=False)
+        proof = structs.replace(proof, optimal=False)
     bound = max(proof.bound, result.bandwidth.point)
-    return replace(result, proof=replace(proof, bound=bound))
+    return structs.replace(result, proof=structs.replace(proof, bound=bound))
 
 
 def _proof_of_plan(request: Request, answer: NodeChoice, result: Placement) -> Proof:
     """The proof of a placement as it is planned, if less of it can be promised."""
-    best = Search(replace(request, blind=False), answer.pool).best()
+    best = Search(structs.replace(request, blind=False), answer.pool).best()
     assert best is not None, "what can be promised can be planned"
     assert result.bandwidth is not None
     assert result.inside is not None

@@ -14,7 +14,8 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate, measured_between
+from arena_topo.bandwidth import Estimate, Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate, measured_between
 from arena_topo.solver import Assignment, Placement, Proof, Request
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.topology import (

@@ -19,9 +19,12 @@ from types import MappingProxyType
 
 import training_pairs
 import training_pools
+from msgspec import structs
 
-from arena_topo.bandwidth import Algorithm, Estimate, Host, Limit, Regime, Wire, estimate
-from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.bandwidth import Algorithm, Estimate, Host, Limit, Regime, Wire
+from arena_topo.bandwidth.estimates import Factor
+from arena_topo.bandwidth.fitted import FITTED, Constants
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.topology import (
     GPU,
     Link,
@@ -243,16 +246,16 @@ def fit(given: Iterable[Row], start: Constants = FITTED) -> Constants:
     changes = {key: new(key, getattr(start, key)) for key in _SIMPLE}
     # Pairs with a bridge reach all of their links or half: the point says all, the range both.
     whole = changes["nvlink"]
-    changes["bridge"] = replace(changes["bridge"], value=whole.value, high=whole.high)
+    changes["bridge"] = structs.replace(changes["bridge"], value=whole.value, high=whole.high)
     # What is less than a ring, or than one host inside, is so by choice of NCCL: it may be as fast.
     # So may a slow NIC without GPUDirect RDMA: one GPU of a g7e.8xlarge reaches 12.37 of 12.5 GB/s
     # (https://github.com/gnosia93/slurm-on-aws/blob/a3ec8e5/lesson/3-nccl-test.md).
     most_of = {"mesh": whole.value, "tcpx": whole.value, "tree": 1.0, "no_gdr": 1.0}
     for key, most in most_of.items():
-        changes[key] = replace(changes[key], high=most)
+        changes[key] = structs.replace(changes[key], high=most)
     # Who has no row of a special case would forecast the general one.
     changes |= {key: whole for key in ("volta", "mesh", "tcpx") if not ratios[key]}
-    return replace(
+    return structs.replace(
         start,
         **changes,
         nvls=MappingProxyType({key: new(key, old) for key, old in start.nvls.items()}),

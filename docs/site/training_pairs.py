@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.bandwidth import Estimate, Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.topology import Link, Machine, flat, gpu_set
 from arena_topo.topology.nics import NICs
 from arena_topo.training import Overlap, Ratio, Span, Workload, all_reduce_time, ratio, step_time

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
+from arena_topo.bandwidth import Estimate, Host, Wire
+from arena_topo.bandwidth.several_hosts import estimate
 from arena_topo.topology import GPU, Link, Machine, flat, gpu_set, presets
 from arena_topo.topology.nics import NICs
 from arena_topo.training import (

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from arena_topo.bandwidth import MachineFacts
+from arena_topo.bandwidth.one_host import MachineFacts
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, gpu_set, members
 
 Chooser = Callable[[Machine, GPUSet, int], GPUSet]
