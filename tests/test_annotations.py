@@ -32,7 +32,8 @@ from arena_topo.job import (
 )
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES_ANNOTATION, render
 from arena_topo.manifests.annotations import recorded_request
-from arena_topo.manifests.requests import job_of, request_annotation
+from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [

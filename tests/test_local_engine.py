@@ -29,7 +29,7 @@ from arena_topo import layout
 from arena_topo.engines import JobStatus, Options, Phase, private
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.local import engine as local
-from arena_topo.engines.local import processes, scheduler, store, supervisor
+from arena_topo.engines.local import job_end, processes, scheduler, store, supervisor
 from arena_topo.engines.local.engine import LocalBackend, open_local, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
@@ -1028,7 +1028,7 @@ def test_a_program_without_a_free_file_takes_no_job_for_an_orphan(engine, tmp_pa
         with suppress(OSError):
             while True:
                 files.append(os.open(os.devnull, os.O_RDONLY))
-        assert not supervisor.is_orphaned(one)
+        assert not job_end.is_orphaned(one)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for file in files:

@@ -67,7 +67,8 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import last_stop, recorded_placement, reserving_map
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
-from arena_topo.manifests.requests import job_of, patience_end
+from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.requests import patience_end
 from arena_topo.notes import Alert
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import waits_for

@@ -36,7 +36,8 @@ from arena_topo.gang import fairness, planning
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
-from arena_topo.manifests.requests import job_of, patience_end
+from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.requests import patience_end
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.queueing.reservation import QueueHead, left_for
 from arena_topo.reasons import launcher_log

@@ -288,7 +288,8 @@ def _until(mpijob: Object, phase: Phase) -> float | None:
     cause = None if forecast is None else forecast.cause
     if phase is not Phase.PENDING or cause is None or cause.code != CauseCode.PATIENCE:
         return None
-    from arena_topo.manifests.requests import job_of, patience_end  # noqa: PLC0415  patient jobs alone
+    from arena_topo.manifests.job_reading import job_of  # noqa: PLC0415  patient jobs alone
+    from arena_topo.manifests.requests import patience_end  # noqa: PLC0415  patient jobs alone
 
     with contextlib.suppress(InvalidJob):
         return patience_end(dict(mpijob), job_of(dict(mpijob)).patience)

@@ -33,7 +33,7 @@ from arena_topo.engines import (
 )
 from arena_topo.engines.attach_request import AttachRequest
 from arena_topo.engines.lines import LogOptions, SourceFilter
-from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
+from arena_topo.engines.local import job_end, logs, mpirun, processes, scheduler
 from arena_topo.engines.local.store import (
     CONTAINER,
     HELD,
@@ -61,7 +61,6 @@ from arena_topo.errors import (
     NotPossible,
     UsageError,
 )
-from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.requests import request_annotation, training_request
@@ -75,6 +74,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
+    from arena_topo.job import MPIJob
     from arena_topo.manifests.forecast import Move
     from arena_topo.queueing.reservation import QueueHead
 
@@ -171,7 +171,7 @@ class LocalBackend:
         unused = [
             f"--{name.replace('_', '-')}"
             for name in _ONLY_ON_CLUSTERS
-            if getattr(job, name) != MPIJob.__dataclass_fields__[name].default
+            if getattr(job, name) != type(job).__dataclass_fields__[name].default
         ]
         if job.image != OWN_SOFTWARE:
             unused.insert(0, f"the image {job.image}")
@@ -270,7 +270,7 @@ class LocalBackend:
             job = self._store.create(submission, state, plan.objects, self._start)
             # Under the lock, for which the supervisor waits: its events come after this.
             placed = job.state.forecast.state == "placed"
-            sentence = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
+            sentence = scheduler.placement_text(job.state.forecast) if placed else job.state.reason
             self._store.add_event(job, "Placed" if placed else "Queued", sentence or "")
         return (f"mpijob.kubeflow.org/{plan.job.name}",)
 
@@ -353,7 +353,7 @@ class LocalBackend:
 
     def _first_state(self, submission: StoredRequest) -> JobState:
         """Give the job its GPUs at once if it is its turn; the caller holds the lock."""
-        jobs = supervisor.fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
+        jobs = job_end.fail_orphans(self._store, self._store.jobs(unfinished=True)[0])
         folder = self._store.folder(submission.name, submission.namespace)
         waiting = JobState(phase=Phase.PENDING, forecast=PlacementForecast(state="waiting"))
         job = Job(folder=folder, submission=submission, state=waiting)
@@ -498,7 +498,7 @@ class LocalBackend:
 
         The caller holds the lock.
         """
-        job = supervisor.fail_orphan(self._store, self._store.job(name, namespace))
+        job = job_end.fail_orphan(self._store, self._store.job(name, namespace))
         if job is None or job.being_deleted:
             raise JobNotFound(name, namespace)
         return job
@@ -550,8 +550,8 @@ class LocalBackend:
                 if current is not None and job.same(current):
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
-                        supervisor.remove_scratch(self._store, current)
-                    supervisor.remove_job(self._store, current, before, archive, tell=tell)
+                        job_end.remove_scratch(self._store, current)
+                    job_end.remove_job(self._store, current, before, archive, tell=tell)
         if left:
             raise _unending(f"the job {name} is deleted", left)
 
@@ -568,7 +568,7 @@ class LocalBackend:
                 if uid is not None and uid != error.uid:
                     raise JobNotFound(name, namespace) from error
                 if error.uid is not None:
-                    supervisor.end_processes(self._store, folder, error.uid)
+                    job_end.end_processes(self._store, folder, error.uid)
                 self._store.remove(folder)
                 return True
         return False
@@ -587,7 +587,7 @@ class LocalBackend:
         with self._store.lock():
             if not job.same_run(self._store.read(job.folder)):
                 return frozenset()
-            left = supervisor.end_processes(self._store, job.folder, uid)
+            left = job_end.end_processes(self._store, job.folder, uid)
             if job.supervised:
                 # No signal reaches a supervisor in another container, but it sees this mark.
                 with suppress(ArenaError):
@@ -733,9 +733,9 @@ class LocalBackend:
     def _settled(self, job: Job) -> Job | None:
         """The job, failed if its supervisor was killed; None if it is gone."""
         current: Job | None = job
-        if supervisor.is_orphaned(job):
+        if job_end.is_orphaned(job):
             with self._store.lock():
-                current = supervisor.fail_orphan(self._store, job)
+                current = job_end.fail_orphan(self._store, job)
         return None if current is None or _is_gone(current) else current
 
     def _status(self, job: Job) -> JobStatus:
@@ -898,6 +898,6 @@ def search_path(environment: Mapping[str, str]) -> str:
         # The stand-ins of a job that submits another job know only its own workers.
         folder
         for folder in (environment.get("PATH") or os.defpath).split(os.pathsep)
-        if Path(folder).name != supervisor.SHIMS
+        if Path(folder).name != mpirun.SHIMS
     )
     return os.pathsep.join([str(own), path] if meant else [path, str(own)])

@@ -31,6 +31,9 @@ INSTALL = (
 
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
 
+SHIMS = "arena-topo-bin"
+"""The folder of the commands that stand in for mpirun, first on the PATH of a launcher."""
+
 PRIVATE = (
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",

@@ -261,6 +261,16 @@ def present(job: Job) -> PlacementForecast:
     )
 
 
+def placement_text(forecast: PlacementForecast) -> str:
+    """A placement in a few words, such as `dgx-1-v100-0: 0,1,2,3`."""
+    nodes: dict[str, list[int]] = {}
+    for _, node, gpus in forecast.workers:
+        nodes.setdefault(node, []).extend(gpus)
+    return "; ".join(
+        f"{node}: {','.join(map(str, gpus)) or 'no GPUs'}" for node, gpus in nodes.items()
+    )
+
+
 def _bits(forecasts: Iterable[PlacementForecast]) -> dict[str, int]:
     bitmaps: dict[str, int] = defaultdict(int)
     for forecast in forecasts:

@@ -8,53 +8,52 @@ Workers have no output: their only process sleeps, and ranks write through the l
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import math
 import os
 import select
 import shlex
-import shutil
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from arena_topo.engines import DEADLINE, Phase, ignore_message, log_files
+from arena_topo.engines import DEADLINE, Phase, log_files
 from arena_topo.engines.local import logs, mpirun, processes, scheduler
+from arena_topo.engines.local.job_end import (
+    JobEnd,
+    end_from_outside,
+    fail_orphan,
+    fail_orphans,
+    remove_scratch,
+    remove_unwanted,
+    scratch_name,
+)
+from arena_topo.engines.local.pods import Pods, read_pods
 from arena_topo.engines.local.store import (
     HELD,
-    LOCAL_PLACE,
     POD_LOGS,
     UNWANTED,
     Job,
-    JobState,
     JobStore,
     PodState,
     StoredRequest,
     launcher_name,
     worker_name,
 )
-from arena_topo.engines.rank_tags import tagging
-from arena_topo.errors import ArenaError, NotFound, command
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.job import WORKING_DIR
-from arena_topo.manifests import Manifest, PlacementForecast
 from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.solver import Unplaceable
 from arena_topo.words import counted
-
-if TYPE_CHECKING:
-    from arena_topo.engines.archive import Archive
 
 _TICK = 0.25
 """Seconds between looks at the job's folder, and at the queue while the job waits."""
@@ -72,51 +71,6 @@ _LAST_WORDS = 5.0
 _NOT_STARTED = 127
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pods:
-    """The pods of a manifest, whatever its version is."""
-
-    launcher: Sequence[str]
-    launcher_environment: Mapping[str, str]
-    worker_environment: Mapping[str, str]
-    folder: str
-    slots: int
-    retries: int
-    seconds: float = math.inf
-    """How long the job may run."""
-
-
-def read_pods(manifest: Manifest, gpus: int) -> Pods:
-    """Read an MPIJob of v2beta1, v1 or v1alpha1."""
-    spec = manifest["spec"]
-    replicas = spec.get("mpiReplicaSpecs") or {"Launcher": spec, "Worker": spec}
-    launcher, worker = (
-        replicas[name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker")
-    )
-    policy = spec.get("runPolicy", spec)
-    return Pods(
-        launcher=[*launcher["command"], *launcher.get("args", ())],
-        launcher_environment=_environment(launcher),
-        worker_environment=_environment(worker),
-        folder=launcher.get("workingDir", WORKING_DIR),
-        slots=spec.get("slotsPerWorker") or max(1, gpus),
-        retries=policy.get("backoffLimit") or 0,
-        seconds=policy.get("activeDeadlineSeconds") or math.inf,
-    )
-
-
-def _environment(container: Manifest) -> dict[str, str]:
-    # Variables without a value get it from a cluster, and here is none.
-    return {
-        variable["name"]: variable["value"]
-        for variable in container.get("env") or ()
-        if "value" in variable
-    }
-
-
-SHIMS = "arena-topo-bin"
-"""The folder of the commands that stand in for mpirun, first on the PATH of a launcher."""
-
 _FOREIGN_LAUNCHES = ("SLURM_", "PMI_", "PMIX_", "LSB_", "PBS_", "HYDI_", "OMPI_COMM_WORLD_")
 """Variables of a scheduler or mpirun that the submitter runs under: with them, `mpirun` would start
 ranks there instead of in the workers."""
@@ -128,37 +82,6 @@ class _Stopped(Exception):
 
 class _OutOfTime(Exception):
     """The job has run for as long as it may."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnd:
-    """How a job ended: `phase` is SUCCEEDED, FAILED or SUSPENDED."""
-
-    phase: Phase
-    exit_code: int | None = None
-    reason: str | None = None
-
-    def changes(self, job: Job, pods: Mapping[str, PodState]) -> dict[str, Any]:
-        """The changes that it makes to the state of a job with these pods."""
-        end = {"phase": self.phase, "exit_code": self.exit_code, "reason": self.reason}
-        if self.phase is Phase.SUSPENDED:
-            forecast = PlacementForecast(state="held", emulated=job.state.forecast.emulated)
-            return end | {"forecast": forecast, "finished": None, "scratch": None, "pods": {}}
-        now = time.time()
-        ended = {
-            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
-            for name, pod in pods.items()
-        }
-        return end | {"finished": now, "pods": ended}
-
-
-def _end_from_outside(job: Job, reason: str) -> JobEnd:
-    """The end of a job that did not end by itself: suspended if it is marked so, else failed."""
-    if not job.is_marked(HELD):
-        return JobEnd(phase=Phase.FAILED, reason=reason)
-    name, namespace = job.submission.name, job.submission.namespace
-    starts = f"`{command('resume', name, namespace=namespace)}` starts it"
-    return JobEnd(phase=Phase.SUSPENDED, reason=starts)
 
 
 class Supervisor:
@@ -198,7 +121,7 @@ class Supervisor:
             self._wait_for_turn()
             return self._run_pods()
         except _Stopped:
-            return _end_from_outside(self._job, "stopped")
+            return end_from_outside(self._job, "stopped")
         except _OutOfTime:
             over = "the job ran for longer than its --running-timeout allows"
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
@@ -240,7 +163,7 @@ class Supervisor:
                 self._wait_because(refused.sentence, scheduler.cause_of(refused))
                 return False
             self._write(forecast=forecast, reason=None)
-        self._store.add_event(self._job, "Placed", placement_text(forecast))
+        self._store.add_event(self._job, "Placed", scheduler.placement_text(forecast))
         return True
 
     def _wait_because(self, reason: str, cause: Cause | None = None) -> None:
@@ -254,11 +177,11 @@ class Supervisor:
     def _run_pods(self) -> JobEnd:
         """Start the pods, and the launcher again while it fails and may; how the job ended."""
         pods = read_pods(self._store.objects(self._job)[0], self._submission.gpus)
-        scratch = Path(_temporary(self._submission)) / _scratch_name(self._submission)
+        scratch = Path(_temporary(self._submission)) / scratch_name(self._submission)
         # Recorded before it is made: a process that ends the job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
-        folder = self._submission.folder if pods.folder == WORKING_DIR else pods.folder
+        folder = self._submission.folder if pods.folder in {None, WORKING_DIR} else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, does not exist")
         for remark in self._submission.remarks:
@@ -325,7 +248,7 @@ class Supervisor:
         cluster = scheduler.local_machines(job.emulate)
         if not _is_plain(str(control)):
             control = scratch
-        shims = control / SHIMS
+        shims = control / mpirun.SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
         workers = [worker_name(job.name, index) for index in range(job.workers)]
         hosts, hydra_hosts = control / "arena-topo-hostfile", control / "hydra-hostfile"
@@ -485,7 +408,7 @@ class Supervisor:
         if self._job.is_marked(UNWANTED):
             with self._store.lock():
                 if self._store.contains(self._job):
-                    _remove_unwanted(self._store, self._job)
+                    remove_unwanted(self._store, self._job)
             return
         changes = end.changes(self._job, self._pods)
         # `delete` and `suspend` do not wait for room on the disk.
@@ -538,192 +461,6 @@ class _SignalWaiter:
             os.read(self._wakeup, 512)
         if self._stopped:
             raise _Stopped
-
-
-def placement_text(forecast: PlacementForecast) -> str:
-    """A placement in a few words, such as `dgx-1-v100-0: 0,1,2,3`."""
-    nodes: dict[str, list[int]] = {}
-    for _, node, gpus in forecast.workers:
-        nodes.setdefault(node, []).extend(gpus)
-    return "; ".join(
-        f"{node}: {','.join(map(str, gpus)) or 'no GPUs'}" for node, gpus in nodes.items()
-    )
-
-
-# ---------------------------------------------------------------- orphans
-
-
-def fail_orphans(store: JobStore, jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """The jobs as `fail_orphan` leaves them; the caller holds the lock."""
-    return tuple(filter(None, (fail_orphan(store, job) for job in jobs)))
-
-
-def is_orphaned(job: Job) -> bool:
-    """Whether a job of this machine is not over and has no supervisor.
-
-    A record of a later version may say so in a way that is not known here.
-    """
-    state = job.state
-    ended = state.phase.over or state.phase is Phase.SUSPENDED
-    if ended or job.later or not scheduler.is_here(job):
-        return False
-    uid, supervisor = job.submission.uid, state.supervisor
-    supervised = supervisor is not None and processes.supervises(supervisor, uid)
-    return not supervised and not job.supervised
-
-
-def end_processes(
-    store: JobStore, folder: Path, uid: str, *, grace: float = processes.KILL_GRACE
-) -> AbstractSet[int]:
-    """End the processes of the job in a folder; the processes that cannot be ended.
-
-    None is ended if the folder is a copy of that of a running job. The caller holds the lock.
-    """
-    if not processes.processes_of_job(uid) or store.is_copy(folder, uid):
-        return frozenset()
-    return processes.end(lambda: processes.processes_of_job(uid), grace=grace)
-
-
-def fail_orphan(store: JobStore, job: Job) -> Job | None:
-    """The job, an orphan as failed; None if it is removed.
-
-    The caller holds the lock. The processes of an orphan are ended; then it is FAILED, or suspended
-    or removed if it is marked so.
-    """
-    if not is_orphaned(job):
-        return job
-    # The supervisor may have recorded the end of the job, without the lock, after `job` was read.
-    # It is gone now, so the record no longer changes.
-    current = store.read(job.folder)
-    if current is None or not job.same(current):
-        return None
-    if not is_orphaned(current):
-        return current
-    left = end_processes(store, current.folder, current.submission.uid, grace=0.0)
-    remove_scratch(store, current)
-    if current.is_marked(UNWANTED):
-        _remove_unwanted(store, current)
-        return None
-    supervisor = current.state.supervisor
-    restarted = supervisor is not None and supervisor.boot != processes.boot()
-    reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
-    if left:
-        reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"
-    changes = _end_from_outside(current, reason).changes(current, current.state.pods)
-    return _recorded(store, current, current.changed(**changes))
-
-
-def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
-    """The job in a state that is recorded, but for a disk that is full in spite of the reserve.
-
-    Then each command that looks at the job finds this state anew, and `delete` makes room.
-    """
-    while True:
-        try:
-            return store.write(job, state)
-        except NotFound:
-            raise
-        except ArenaError:
-            if not store.make_room(job):
-                return msgspec.structs.replace(job, state=state)
-
-
-# ---------------------------------------------------------------- files and surroundings
-
-
-def remove_job(
-    store: JobStore,
-    job: Job,
-    before: Job,
-    archive: Archive | None,
-    *,
-    tell: Callable[[str], None] = ignore_message,
-) -> None:
-    """Move the logs of a job without processes into the archive, and remove the job.
-
-    `before` is the job before it was ended to be removed. The caller holds the lock. The job is
-    removed also if the archive cannot be written; `tell` hears why.
-    """
-    try:
-        if archive is not None:
-            _archive_logs(store, job, before, archive)
-    except (ArenaError, OSError, ValueError, LookupError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
-        tell(f"the log of {job.submission.name} is not archived: {why}")
-    store.remove(job.folder)
-
-
-def _remove_unwanted(store: JobStore, job: Job) -> None:
-    """Remove a job that has deleted itself; the caller holds the lock."""
-    from arena_topo.engines.archive import open_archive  # noqa: PLC0415  not to run a job
-
-    archive = None
-    # The `delete` has checked the variable, but the job may have changed it for that.
-    with contextlib.suppress(ArenaError):
-        archive = open_archive(os.environ)
-    remove_job(store, job, job, archive)
-
-
-def _archive_logs(store: JobStore, job: Job, before: Job, archive: Archive) -> None:
-    from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to run a job
-    from arena_topo.engines.archive import JobHead  # noqa: PLC0415  as above
-
-    pods = job.folder / POD_LOGS
-    # Only launchers have output.
-    launcher = next(logs.sources(job))
-    if not log_files.parts(str(pods / launcher.pod)):
-        return
-    submission, state = before.submission, before.state
-    slots, tags = 0, None
-    # Not known of a job whose manifest was edited or removed.
-    with contextlib.suppress(ArenaError, OSError, ValueError, LookupError):
-        manifest = store.objects(job)[0]
-        slots, tags = (
-            read_pods(manifest, submission.gpus).slots,
-            tagging(launcher_command(manifest)),
-        )
-    head = JobHead(
-        place=LOCAL_PLACE,
-        namespace=submission.namespace,
-        name=submission.name,
-        uid=submission.uid,
-        created=submission.created,
-        phase=state.phase.value,
-        exit_code=state.exit_code,
-        slots=slots,
-        tags=tags,
-        deleted=not state.phase.over,
-        moved=(launcher,),
-    )
-    try:
-        archive.adopt(head, pods)
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        # Their room is for what the archive says about the job.
-        for name in ("room", "events", "pods.json"):
-            with contextlib.suppress(OSError):
-                (job.folder / name).unlink()
-        archive.adopt(head, pods)
-
-
-def remove_scratch(store: JobStore, job: Job) -> None:
-    """Remove the temporary files of a job without processes.
-
-    No other folder is removed, even if the record names it.
-    """
-    scratch = Path(job.state.scratch or "/")
-    if scratch.name != _scratch_name(job.submission):
-        return
-    with contextlib.suppress(OSError, ValueError):
-        status = scratch.lstat()
-        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-        if own and not store.is_copy(job.folder, job.submission.uid):
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _scratch_name(submission: StoredRequest) -> str:
-    return f"arena-topo-{submission.uid.partition('-')[0]}"
 
 
 def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
