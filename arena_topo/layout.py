@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 import time
@@ -187,6 +186,8 @@ def fitting(
 
 def go_json(value: Any) -> str:
     """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
+    import json  # noqa: PLC0415 - most screens are no documents
+
     text = json.dumps(value, indent=4, ensure_ascii=False)
     # These five occur only inside strings, so the whole text can be replaced.
     for character in "<>&\u2028\u2029":
@@ -417,6 +418,8 @@ def streamed(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bo
     """A value of a stream: JSON on one line, or a document of YAML."""
     if yaml:
         return "---\n" + arena_document(value, yaml=True)
+    import json  # noqa: PLC0415 - as above
+
     return escaped_in_quotes(json.dumps(value, ensure_ascii=False)) + "\n"
 
 

@@ -25,7 +25,8 @@ from arena_topo import cli, layout
 from arena_topo.cli import live
 from arena_topo.cli.console import Colour, Console
 from arena_topo.errors import ArenaError
-from arena_topo.escaping import LogText, brief, escaped, log_line, one_line, ordinary
+from arena_topo.escaping import brief, escaped, one_line
+from arena_topo.joblogs.log_text import LogText, log_line, ordinary
 from arena_topo.manifests.serialize import manifests_json, manifests_yaml
 from arena_topo.topology import presets, published
 

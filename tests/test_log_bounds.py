@@ -12,9 +12,9 @@ from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines import archive as kept
 from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, LogTurn, Notice, Source
-from arena_topo.escaping import LogText, log_line
 from arena_topo.joblogs import window
 from arena_topo.joblogs.log_request import LogRequest
+from arena_topo.joblogs.log_text import LogText, log_line
 from arena_topo.joblogs.pipeline import Pipeline
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)

@@ -1,47 +1,13 @@
-"""The commands about the program: version, whoami, the schema of job files."""
+"""The commands about the program: whoami, its options, the schema of job files."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
-from arena_topo import __version__
-from arena_topo.cli.arguments import PANEL, Output, OutputFlag, format_document, output
-from arena_topo.cli.options import PROGRAM
+from arena_topo.cli.arguments import Output, format_document, output
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.flag import Flag
-
-
-@command_from_records
-def version(
-    session: Session,
-    *,
-    short: Annotated[bool, Flag(help="Only the version.", panel=PANEL)] = False,
-    verbose: Annotated[
-        bool,
-        Flag(help="Not used.", short="-v", panel=PANEL, hidden=True),
-    ] = False,
-    output_format: OutputFlag = Output.WIDE,
-) -> None:
-    """Show the version of the program.
-
-    Examples:
-      # The version and the Python below it
-      version
-    """
-    del verbose  # arena's charts
-    known: dict[str, Any] = {"version": f"v{__version__}"}
-    if not short and not session.common.quiet:
-        from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
-
-        known |= build.facts()
-    if output_format is not Output.WIDE:
-        session.console.write(format_document(known, output_format))
-        return
-    first, *others = known.items()
-    lines = [f"  {key[0].upper()}{key[1:]}: {value}\n" for key, value in others]
-    session.console.write(f"{PROGRAM}: {first[1]}\n{''.join(lines)}")
 
 
 @command_from_records

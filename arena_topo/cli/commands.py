@@ -7,7 +7,6 @@ depends on which click Typer brings along.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NoReturn
 
@@ -52,19 +51,19 @@ HELP_COMMAND = "help"
 """`help COMMAND` shows the help of a command, as in every program of cobra's."""
 
 
-@dataclass(slots=True)
 class _LineState:
     """What was read of the line so far: options of groups, which their commands use, and others.
 
     `command` is the command of a job file, `dash` the number of words before `--`.
     """
 
-    given: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] = ()
-    values: tuple[Value, ...] = ()
-    command: str | None = None
-    dash: int | None = None
+    def __init__(self) -> None:
+        self.given: tuple[tuple[str, str], ...] = ()
+        self.warnings: tuple[str, ...] = ()
+        self.layers: tuple[Layer, ...] = ()
+        self.values: tuple[Value, ...] = ()
+        self.command: str | None = None
+        self.dash: int | None = None
 
 
 def _line_state(ctx: Any) -> _LineState:

@@ -163,7 +163,7 @@ _COMMANDS: Mapping[str, Leaf] = {
     "options": Leaf(
         "Show the options that every command takes.", "cli.cluster:options", steady=True
     ),
-    "version": Leaf("Show the version of the program.", "cli.cluster:version", steady=True),
+    "version": Leaf("Show the version of the program.", "cli.build:version", steady=True),
     "completion": Leaf(
         "Print the completion script for bash, zsh, fish or powershell.",
         "cli.completion:completion",

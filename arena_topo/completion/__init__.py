@@ -108,8 +108,10 @@ class _Found:
         """The output: each value that begins with the word at the cursor, once."""
         lines: dict[str, str] = {}
         for value, what in self.candidates:
-            if value.startswith(word) and not any(_control(letter) for letter in value):
-                shown = "".join(" " if _control(letter) else letter for letter in what)
+            if value.startswith(word) and (value.isprintable() or not any(map(_control, value))):
+                shown = what
+                if not what.isprintable():
+                    shown = "".join(" " if _control(letter) else letter for letter in what)
                 lines.setdefault(value, f"{value}\t{shown}\n" if shown else f"{value}\n")
         # Shells sort files themselves.
         order = "" if self.directive in {"files", "folders"} else " keep"
@@ -122,15 +124,21 @@ class _Flag(argv.Option):
     __slots__ = ("choices", "help", "kinds", "names", "repeats")
 
     def __init__(self, line: str) -> None:
-        names_, kind, kinds, choices, self.help = line.split("\t")
-        every = names_.split(" ")
-        self.names = [name for name in every if name[0] != "~"]
+        # Short, and without the rare cases, since a line has a hundred flags.
+        spelled, kind, kinds, choices, self.help = line.split("\t")
+        self.names, old = spelled.split(" "), []
+        if "~" in spelled:
+            old = [name[1:] for name in self.names if name[0] == "~"]
+            self.names = [name for name in self.names if name[0] != "~"]
         self.kinds, self.choices, self.repeats = kinds.split(), choices.split(), "r" in kind
+        first = self.names[0]
         super().__init__(
-            next(name[2:] for name in self.names if name[:2] == "--"),
+            (first if first[:2] == "--" else self.names[1])[2:],
             # The parser adds `--no-x` of `--x` itself.
-            [name for name in self.names if "--" + name[5:] not in self.names],
-            old=[name[1:] for name in every if name[0] == "~"],
+            [name for name in self.names if "--" + name[5:] not in self.names]
+            if "--no-" in spelled
+            else self.names,
+            old=old,
             switch=kind[0] == "s",
             no_value_default="" if kind[0] == "v" else "client",
             hidden="h" in kind,

@@ -14,7 +14,8 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
 from arena_topo.engines.lines import Line, Source
-from arena_topo.escaping import LogText, escaped_in_quotes, log_line, one_line, ordinary
+from arena_topo.escaping import escaped_in_quotes, one_line
+from arena_topo.joblogs.log_text import LogText, log_line, ordinary
 
 if TYPE_CHECKING:
     from arena_topo.joblogs.ranks import Entry, Speaker
