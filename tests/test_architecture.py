@@ -87,8 +87,8 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
 RULES = {
     "activeDeadlineSeconds": {
         "clusters/rules.py": "time_limit",
-        "engines/local/supervisor.py": "the local engine ends its own jobs",
-        "manifests/requests.py": "the flags of a job are read back",
+        "engines/local/pods.py": "the local engine ends its own jobs",
+        "manifests/job_reading.py": "the flags of a job are read back",
     },
     "completionTime": {
         "clusters/rules.py": "job_over",
@@ -282,10 +282,10 @@ print(json.dumps([loaded(words) for words in json.loads(sys.argv[1])]))
 """Runs command lines, each in a child of its own that has loaded only what all of them load."""
 
 
-def loaded(lines, **environ):
+def loaded(lines, heavy=HEAVY, **environ):
     """What each command line has loaded of all that is heavy; all end well."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK.format(heavy=sorted(HEAVY)), json.dumps(lines)],
+        [sys.executable, "-c", ASK.format(heavy=sorted(heavy)), json.dumps(lines)],
         capture_output=True,
         text=True,
         check=False,
@@ -336,6 +336,23 @@ def test_every_command_loads_only_what_it_needs(tmp_path):
     assert {line: names for line, names in more.items() if names} == {}
     less = {line: sorted(LOADS[line] - one) for line, one in zip(LOADS, found, strict=True)}
     assert {line: names for line, names in less.items() if names} == {}, "the table is too generous"
+
+
+def test_a_look_at_jobs_loads_neither_their_flags_nor_the_model_of_bandwidth(tmp_path):
+    placing = {
+        *("arena_topo.job", "arena_topo.bandwidth.fitted", "arena_topo.bandwidth.several_hosts"),
+        "arena_topo.solver.gpu_sets",
+    }
+    submit = "submit mpi --name=done --gputopology --gpus=2 --workers=1 --image=local --wait true"
+    submitted, *looks = loaded(
+        [submit.split(), ["get", "done"], ["list"], ["version"]],
+        placing,
+        KUBECONFIG="",
+        XDG_STATE_HOME=str(tmp_path),
+        ARENA_TOPO_EMULATE="dgx-1-v100",
+    )
+    assert submitted == placing
+    assert looks == [set()] * 3
 
 
 def test_a_variable_that_every_command_takes_loads_no_job():

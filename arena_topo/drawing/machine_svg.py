@@ -26,7 +26,7 @@ from arena_topo.drawing.machine import (
 )
 from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, SheetPoint, framed, lines, stack
 from arena_topo.manifests import estimates
-from arena_topo.solver.gpu_sets import sets_of
+from arena_topo.solver.door import sets_of
 from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
 
 LEAST = 470.0

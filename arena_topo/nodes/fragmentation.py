@@ -23,8 +23,7 @@ from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
 from arena_topo.manifests.binding import is_certain
 from arena_topo.solver import UNLIMITED, Request, band, distances
-from arena_topo.solver.door import NodeChoice, Solver
-from arena_topo.solver.gpu_sets import GPUSets, sets_of
+from arena_topo.solver.door import GPUSets, NodeChoice, Solver, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 from arena_topo.words import counted, listed
 

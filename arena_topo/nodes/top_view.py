@@ -276,7 +276,7 @@ def _rates(status: NodeStatus) -> list[list[float]]:
     machine = status.node.machine
     if machine.bandwidth is not None:
         return [[round(rate, _DIGITS) for rate in row] for row in machine.bandwidth]
-    from arena_topo.solver.gpu_sets import sets_of  # noqa: PLC0415 - only for pairs
+    from arena_topo.solver.door import sets_of  # noqa: PLC0415 - only for pairs
 
     worth = sets_of(machine).value
     gpus = range(len(machine.gpus))

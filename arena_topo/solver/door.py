@@ -26,6 +26,7 @@ from arena_topo.solver import (
 from arena_topo.solver.classes import groups_for, is_withheld, refusal_reason, room
 from arena_topo.solver.explain import explain_refusal
 from arena_topo.solver.fragmentation import proximity
+from arena_topo.solver.gpu_sets import GPUSets, sets_of
 from arena_topo.solver.index import Index
 from arena_topo.solver.release import Freeing
 from arena_topo.solver.search import NodeChoice, Objective, Search
@@ -34,6 +35,7 @@ from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set,
 
 __all__ = [
     "Follower",
+    "GPUSets",
     "NodeChoice",
     "Objective",
     "Solver",
@@ -41,6 +43,7 @@ __all__ = [
     "place",
     "proximity",
     "revalue",
+    "sets_of",
 ]
 
 
