@@ -238,6 +238,7 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
     mine = [pod for pod, _ in counted]
     chief = _chief(mine)
     phase = _phase(mpijob, job, mine, chief)
+    forecast = _forecast(mpijob, phase)
     instances = tuple(_instance(pod, gpus, chief=pod is chief) for pod, gpus in counted)
     spec = worker_pod_template(mpijob).get("spec") or {}
     meta = job.metadata
@@ -258,7 +259,7 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         priority=spec.get("priorityClassName") or "N/A",
         request_gpus=_requested(mpijob, meta.annotations, instances, spec),
         allocated_gpus=sum(instance.gpus for instance in instances if instance.holds_gpus),
-        forecast=_forecast(mpijob, phase),
+        forecast=forecast,
         reason=_reason(mpijob, job, phase, mine, chief),
         exit_code=code if phase.over else None,
         tensorboard=tensorboard,
@@ -267,7 +268,7 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         model_source=meta.annotations.get("modelSource", ""),
         command=launcher_command(mpijob),
         last_stop=last_stop(mpijob),
-        until=_until(mpijob, phase),
+        until=_until(mpijob, phase, forecast),
         training=_training(mpijob),
     )
 
@@ -282,9 +283,8 @@ def _training(mpijob: Object) -> Mapping[str, Any] | None:
     return training_request(request)
 
 
-def _until(mpijob: Object, phase: Phase) -> float | None:
+def _until(mpijob: Object, phase: Phase, forecast: PlacementForecast | None) -> float | None:
     """When the patience of a job ends (Unix seconds), if that is why it waits; else None."""
-    forecast = _forecast(mpijob, phase)
     cause = None if forecast is None else forecast.cause
     if phase is not Phase.PENDING or cause is None or cause.code != CauseCode.PATIENCE:
         return None
