@@ -25,7 +25,6 @@ from arena_topo.gang.request import (
     Site,
     alternatives,
     check_preferred,
-    levels_text,
     request_of,
 )
 from arena_topo.gang.training import check_workload
@@ -46,11 +45,11 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
-    distances,
     in_cents,
 )
 from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
+from arena_topo.topology.fabric import levels_text
 from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.words import counted, listed, shortened
 
@@ -145,20 +144,19 @@ def decide(
     cluster = queue.left
     decision = decide_or_none(job, cluster, site, gated=gated)
     if decision is not None:
-        return _with_patience(decision, site, queue)
+        return _with_patience(decision, queue)
     request = request_of(job, cluster, site)
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     check_picked(job, cluster, site, verdict=refused.verdict, gated=gated)
     raise refused
 
 
-def _with_patience(decision: Decision, site: Site, queue: QueueView) -> Decision:
+def _with_patience(decision: Decision, queue: QueueView) -> Decision:
     """The decision, or to wait for more bandwidth."""
-    job, offer = decision.job, decision.placement
-    if queue.emptied is None or queue.now >= queue.until or offer is None:
+    request, offer = decision.request, decision.placement
+    if queue.emptied is None or queue.now >= queue.until or request is None or offer is None:
         return decision
     emptied = queue.emptied()
-    request = request_of(job, emptied, site)
     wait = waits_for(request, offer, Solver.of(emptied), until=queue.until)
     if wait is None or not queue.ends:
         return replace(decision, wait=wait)
@@ -215,7 +213,8 @@ def decide_or_none(
     placed elsewhere.
     """
     unbound: ArenaError | None = None
-    while (placement := fit(job, cluster, site)) is not None:
+    request = request_of(job, cluster, site)
+    while (placement := Solver.of(cluster).find(request)) is not None:
         try:
             binding = site.bind(job, placement, cluster, gated=gated)
         except ArenaError as error:
@@ -234,7 +233,7 @@ def decide_or_none(
             return Decision(
                 job=job,
                 cluster=cluster,
-                request=request_of(job, cluster, site),
+                request=request,
                 placement=placement,
                 binding=binding,
             )
@@ -378,7 +377,8 @@ def plan(
     site = Site(backend=backend, namespace=namespace, version=api, files=files or {})
     if cluster is None:
         cluster = queue_for_new_job(job, site).left if job.gputopology else NO_NODES
-    return render_decision(decide_new(job, site, QueueView(left=cluster)), site)
+    decision = decide_new(job, site, QueueView(left=cluster))
+    return render_decision(decision, site)
 
 
 def decide_new(job: MPIJob, site: Site, queue: QueueView) -> Decision:
@@ -745,9 +745,9 @@ def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
 
 def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     """The note that a preferred level does not exist on this cluster."""
-    level, words = job.topology_preferred, distances(cluster)
-    if level and cluster.nodes and level not in words:
+    level = job.topology_preferred
+    if level and cluster.nodes and level not in cluster.distances:
         yield (
             f"--topology-preferred {level} is left out: this cluster has no such level; its levels:"
-            f" {levels_text(words)}"
+            f" {levels_text(cluster)}"
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import InvalidJob, UsageError, near
+from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Mechanisms, render
 from arena_topo.manifests.binding import bind
@@ -25,10 +25,9 @@ from arena_topo.solver import (
     Policy,
     Reason,
     Request,
-    distances,
 )
-from arena_topo.topology import BEYOND, TAINT, Cluster, Node, NodeName, Taint, natural
-from arena_topo.topology.fabric import KNOWN_LEVELS
+from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
+from arena_topo.topology.fabric import KNOWN_LEVELS, check_level
 from arena_topo.topology.nics import is_rdma
 
 
@@ -120,13 +119,12 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
             hint="leave one of them out; what does not fit waits anyway",
             flag="--queue",
         )
-    words = distances(cluster)
-    if job.topology_required and job.topology_required not in words:
-        raise _no_such_level("--topology-required", job.topology_required, words)
+    cpu, memory = worker_resources(job)
+    excluded = excluded_nodes(job, cluster)
     # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
     alone = job.host_network and native is None and render.one_per_node(job, site.api)
     rdma = job.rdma or job.host_network or any(is_rdma(device.name) for device in job.device)
-    cpu, memory = worker_resources(job)
+    check_level("--topology-required", job.topology_required, cluster)
     request = Request(
         workers=job.workers,
         gpus=job.gpus,
@@ -134,14 +132,14 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
         memory=memory,
         model=job.gpu_model or None,
         mix_models=job.mix_models,
-        excluded=excluded_nodes(job, cluster),
+        excluded=excluded,
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if alone else None,
         joined=job.pod_shape is PodShape.SHARED or (native is not None and not native.separate),
         wire=Wire.RDMA if native is not None or rdma else Wire.TCP,
         required=job.topology_required or None,
-        preferred=job.topology_preferred if job.topology_preferred in words else None,
+        preferred=job.topology_preferred if job.topology_preferred in cluster.distances else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
         pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
         blind=native is None,
@@ -160,31 +158,8 @@ def check_preferred(job: MPIJob, cluster: Cluster) -> None:
 
     A known level that this cluster does not have is only ignored.
     """
-    level, here, elsewhere = (
-        job.topology_preferred,
-        distances(cluster),
-        KNOWN_LEVELS | cluster.unused,
-    )
-    if level and level not in {*here, *elsewhere}:
-        raise _no_such_level("--topology-preferred", level, here, elsewhere)
-
-
-def levels_text(here: Iterable[str]) -> str:
-    """The levels of a cluster as a user names them: `node, rack`."""
-    return ", ".join(word for word in here if word != BEYOND)
-
-
-def _no_such_level(
-    flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
-) -> InvalidJob:
-    """The error for a level that does not exist."""
-    return InvalidJob(
-        f"{flag} {level}: this cluster has no such level",
-        why=f"its levels: {levels_text(here)}",
-        hint=near(level, (*here, *elsewhere))
-        or "leave it out, or on a cluster name the levels with --fabric FILE",
-        flag=flag,
-    )
+    elsewhere = KNOWN_LEVELS | cluster.unused
+    check_level("--topology-preferred", job.topology_preferred, cluster, elsewhere)
 
 
 _SEEN_ELSEWHERE = {
