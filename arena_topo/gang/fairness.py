@@ -14,9 +14,9 @@ from arena_topo.engines.kubernetes.queued import QueuedJob, QueueFacts, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import MPIJob
-from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
+from arena_topo.manifests.annotations import parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
-from arena_topo.manifests.requests import job_of, patience_end
+from arena_topo.manifests.requests import job_of
 from arena_topo.queueing import (
     Followers,
     Rank,
@@ -55,17 +55,15 @@ def is_abandoned(job: QueuedJob, now: float) -> bool:
     )
 
 
-def situation(
-    snapshot: Snapshot, cluster: Cluster, followers: Followers | None = None
-) -> Situation:
-    """The running jobs of a snapshot on its cluster, for the rule of the queue."""
+def situation(snapshot: Snapshot, followers: Followers | None = None) -> Situation:
+    """The cluster of a snapshot and the jobs that run on it, for the rule of the queue."""
     running = (
         Running(key="/".join(job.key), started=job.started, timeout=job.timeout)
         for job in snapshot.jobs
         if job.record is not None or job.reserved is not None
     )
     return Situation(
-        cluster=cluster,
+        cluster=snapshot.cluster(),
         emptied=snapshot.emptied(),
         running=tuple(running),
         now=snapshot.now,
@@ -79,11 +77,11 @@ def as_waiting(job: QueuedJob, cluster: Cluster, site: Site = ANY_SITE) -> Waiti
     return Waiting(
         key="/".join(job.key),
         request=request_of(asked, cluster, site),
-        until=patience_end(job.manifest, asked.patience),
+        until=job.waits_since + asked.patience,
         priority=job.priority,
         since=job.created,
         timeout=job.timeout,
-        last=last_reservation(job.manifest),
+        last=job.last,
     )
 
 
@@ -98,14 +96,13 @@ def find_head(
     jobs = {"/".join(job.key): job for job in order(snapshot.jobs)}
     if not jobs:
         return None
-    cluster = snapshot.cluster()
+    seen = situation(snapshot, followers)
 
     def gangs() -> Iterator[Waiting]:
         for job in jobs.values():
             with suppress(ArenaError):
-                yield as_waiting(job, cluster, site)
+                yield as_waiting(job, seen.cluster, site)
 
-    seen = situation(snapshot, cluster, followers)
     return head_of(gangs(), seen, blocked=lambda gang: blocked(jobs[gang.key]))
 
 
@@ -114,13 +111,14 @@ def left_to(mine: QueuedJob, cluster: Cluster, head: QueueHead | None, now: floa
 
     What waits for this gang, since it was stopped on these GPUs, is its own whoever comes first.
     """
-    if head is None or not head.delayed_by(rank(mine), mine.timeout, now):
-        return cluster
     own: Mapping[NodeName, tuple[GPUSet, int]] = {}
     with suppress(ValueError, ArenaError):
         if mine.reserved:
+            gpus_each = job_of(mine.manifest).gpus
             seats = tuple((NodeName(node), gpus) for _, node, gpus in parse_map(mine.reserved))
-            own = gpus_by_node(seats, job_of(mine.manifest).gpus)
+            own = gpus_by_node(seats, gpus_each)
+    if head is None or not head.delayed_by(rank(mine), mine.timeout, now):
+        return cluster
     return left_for(head, cluster, own)
 
 

@@ -50,7 +50,7 @@ from arena_topo.manifests.binding import double_booked, leaves_choice, taint_eff
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
-from arena_topo.manifests.requests import job_of, patience_end, request_annotation
+from arena_topo.manifests.requests import job_of, request_annotation
 from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
@@ -141,9 +141,7 @@ class Starter:
         if not snapshot.everything:
             return planning.decision_to_wait(job, site, whole, because(CauseCode.JOBS_HIDDEN))
         left = fairness.left_to(mine, whole, head, snapshot.now)
-        until = snapshot.now + job.patience
-        if mine.manifest:
-            until = patience_end(mine.manifest, job.patience)
+        until = (mine.waits_since if mine.manifest else snapshot.now) + job.patience
         # Nobody but its own queue decides when another's gang starts.
         if gated or self.constraint != UNCONSTRAINED:
             until = -math.inf

@@ -12,10 +12,10 @@ from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, Toleration
-from arena_topo.manifests import WAITS_SINCE, Manifest
+from arena_topo.manifests import Manifest
 from arena_topo.manifests.annotations import recorded_request
 from arena_topo.manifests.versions import version_of
-from arena_topo.topology import GPU_RESOURCES, published
+from arena_topo.topology import GPU_RESOURCES
 from arena_topo.topology.nics import is_rdma
 
 _KEYS = {
@@ -60,16 +60,6 @@ def training_request(request: str | Mapping[str, Any]) -> Mapping[str, Any] | No
     if not known.get("workload") and not known.get("gradientBytes"):
         return None
     return {key: known[key] for key in ("workers", "gpus", *_TRAINING) if key in known}
-
-
-def patience_end(mpijob: Manifest, patience: int) -> float:
-    """When the patience of a stored gang ends (Unix seconds), which is so many seconds long.
-
-    It begins when the gang begins to wait: when it was created, or let go after a suspension.
-    """
-    meta = mpijob["metadata"]
-    begun = (meta.get("annotations") or {}).get(WAITS_SINCE) or meta.get("creationTimestamp")
-    return (published.parse_time(begun) or 0.0) + patience
 
 
 def job_of(mpijob: Manifest) -> MPIJob:

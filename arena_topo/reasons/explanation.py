@@ -36,7 +36,7 @@ from arena_topo.gang import fairness, planning
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
-from arena_topo.manifests.requests import job_of, patience_end
+from arena_topo.manifests.requests import job_of
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.queueing.reservation import QueueHead, left_for
 from arena_topo.reasons import launcher_log
@@ -382,7 +382,7 @@ def _wait(
     """What a gang that could have this placement waits for while it is patient; else None."""
     if mine is None or mine.suspender is not None:
         return None
-    until = patience_end(mine.manifest, job.patience)
+    until = mine.waits_since + job.patience
     if snapshot.now >= until:
         return None
     return waits_for(request, offer, Solver(snapshot.emptied()), until=until)
