@@ -71,20 +71,6 @@ def situation(snapshot: Snapshot, followers: Followers | None = None) -> Situati
     )
 
 
-def as_waiting(job: QueuedJob, cluster: Cluster, site: Site = ANY_SITE) -> Waiting:
-    """A gang of the queue as its rule sees it; ArenaError if its request makes no sense."""
-    asked = job_of(job.manifest)
-    return Waiting(
-        key="/".join(job.key),
-        request=request_of(asked, cluster, site),
-        until=job.waits_since + asked.patience,
-        priority=job.priority,
-        since=job.created,
-        timeout=job.timeout,
-        last=job.last,
-    )
-
-
 def find_head(
     snapshot: Snapshot,
     site: Site = ANY_SITE,
@@ -100,8 +86,18 @@ def find_head(
 
     def gangs() -> Iterator[Waiting]:
         for job in jobs.values():
+            # A gang whose request makes no sense is ahead of nobody.
             with suppress(ArenaError):
-                yield as_waiting(job, seen.cluster, site)
+                asked = job_of(job.manifest)
+                yield Waiting(
+                    key="/".join(job.key),
+                    request=request_of(asked, seen.cluster, site),
+                    until=job.waits_since + asked.patience,
+                    priority=job.priority,
+                    since=job.created,
+                    timeout=job.timeout,
+                    last=job.last,
+                )
 
     return head_of(gangs(), seen, blocked=lambda gang: blocked(jobs[gang.key]))
 
@@ -128,7 +124,7 @@ def never_fits(job: QueuedJob, idle: Cluster) -> bool:
     Neither is one whose request makes no sense.
     """
     try:
-        return Solver.of(idle).find(as_waiting(job, idle).request) is None
+        return Solver.of(idle).find(request_of(job_of(job.manifest), idle)) is None
     except ArenaError:
         return True
 

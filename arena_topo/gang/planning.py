@@ -33,19 +33,16 @@ from arena_topo.layout import duration
 from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
-from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
+from arena_topo.manifests.forecast import check_bandwidth, counted_on, forecast_of, valued_as
 from arena_topo.manifests.requests import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.solver import (
     Placement,
-    Reason,
-    Refusal,
     Request,
     Unplaceable,
     Verdict,
-    in_cents,
 )
 from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
@@ -142,10 +139,10 @@ def decide(
     why there is no placement; other errors as of `Site.bind`.
     """
     cluster = queue.left
-    decision = decide_or_none(job, cluster, site, gated=gated)
-    if decision is not None:
+    decision = decide_unexplained(job, cluster, site, gated=gated)
+    request = decision.request
+    if decision.placement is not None or request is None:
         return _with_patience(decision, queue)
-    request = request_of(job, cluster, site)
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     check_picked(job, cluster, site, verdict=refused.verdict, gated=gated)
     raise refused
@@ -197,17 +194,17 @@ def check_picked(
     if job.min_bandwidth:
         # An error of the binding must not hide that the job can never have its bandwidth.
         with suppress(ArenaError):
-            best = decide_or_none(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
+            best = decide_unexplained(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
             check_bandwidth(job, best.placement, cluster, best.binding, verdict=verdict)
 
 
-def decide_or_none(
+def decide_unexplained(
     job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False
-) -> Decision | None:
-    """The result of `decide`; None, without a reason, if the solver finds nothing.
+) -> Decision:
+    """The result of `decide`; without a placement or a reason if the solver finds nothing.
 
     If the kubelet would have to pick GPUs on a node whose GPUs arena-topo allocates, the job is
     placed elsewhere.
@@ -238,7 +235,7 @@ def decide_or_none(
                 binding=binding,
             )
     if unbound is None:
-        return None
+        return Decision(job=job, cluster=cluster, request=request)
     raise Unplaceable(
         unbound.message,
         verdict=Verdict.NOT_NOW,
@@ -313,48 +310,10 @@ def _fusible(job: MPIJob, site: Site, cluster: Cluster) -> bool:
         if each is not None:
             # If the kubelet picks the GPUs of pods, they may get less than --min-bandwidth.
             with suppress(ArenaError):
-                return (
-                    decide_or_none(shape.merge_workers(fused, each, site.api), world, site)
-                    is not None
-                )
+                merged = shape.merge_workers(fused, each, site.api)
+                return decide_unexplained(merged, world, site).placement is not None
             return False
     return False
-
-
-def check_bandwidth(
-    job: MPIJob,
-    placement: Placement,
-    cluster: Cluster,
-    binding: Binding,
-    *,
-    verdict: Verdict = Verdict.NOT_NOW,
-) -> None:
-    """Refuse a placement whose pods get less than --min-bandwidth under their binding.
-
-    Unplaceable, by default NOT_NOW: the GPUs among which the kubelet picks change with the use by
-    other jobs.
-    """
-    forecast = forecast_of(placement, cluster, binding)
-    if forecast.usable is None or forecast.usable >= job.min_bandwidth:
-        return
-    rate = in_cents(forecast.usable)
-    as_bound = valued_as(placement, cluster, binding)
-    cause = estimates.recorded_limit(forecast)
-    if counted_on(as_bound, binding) != as_bound.bandwidth and as_bound.worst is not None:
-        cause = f"the kubelet picks the GPUs, at worst {estimates.estimate_text(as_bound.worst)}"
-    raise Unplaceable(
-        f"the pods of {job.name} could use {estimates.recorded_estimate(forecast)} now, less than"
-        f" --min-bandwidth {job.min_bandwidth:g}",
-        verdict=verdict,
-        refusals=(
-            Refusal(
-                reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
-            ),
-        ),
-        why="; ".join(filter(None, [cause, binding.why])),
-        nearest=f"fits now with --min-bandwidth {rate:g}",
-        notes=cluster.notes,
-    )
 
 
 # ---------------------------------------------------------------- the objects of a job
@@ -383,8 +342,8 @@ def plan(
 
 def decide_new(job: MPIJob, site: Site, queue: QueueView) -> Decision:
     """The decision about a new job, whose pods get their shape; errors as of `decide`."""
-    check_workload(job.workload)
     if not job.gputopology:
+        check_workload(job.workload)
         shape.check_ranks(job)
         _check_size(job, site, queue.left)
         return Decision(job=job, cluster=queue.left)
@@ -423,9 +382,9 @@ def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
 
 def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
     """A job to place, in the pods of its shape; InvalidJob for flags with unknown names."""
+    check_workload(job.workload)
     shape.check_ranks(job)
     check_preferred(job, cluster)
-    check_workload(job.workload)
     return shape.choose_pod_shape(job, cluster, site, later=later)
 
 
@@ -455,27 +414,32 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
 
 
 def _queue_of(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob) -> QueueView:
-    left, head = share_of_new_job(view, queue, site, job)
-    return QueueView(
-        left=left,
-        head=head,
-        whole=view.cluster(),
-        emptied=view.emptied,
-        now=view.now,
-        until=view.now + job.patience,
-    )
-
-
-def share_of_new_job(
-    view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob = SOME_JOB
-) -> tuple[Cluster, QueueHead | None]:
-    """The cluster for a job that is yet to come, and the head of the queue if that reserves some.
-
-    The job comes to the namespace of the site.
-    """
     priority = queue.priority(job.priority)
     mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-    return share_of_gang(mine, view.cluster(), view, queue, site)
+    head = head_of_queue(view, queue, site)
+    return queue_behind(head, mine, view.cluster(), view, until=view.now + job.patience)
+
+
+def queue_behind(
+    head: QueueHead | None,
+    mine: QueuedJob,
+    whole: Cluster,
+    view: Snapshot,
+    *,
+    until: float,
+    ends: bool = False,
+) -> QueueView:
+    """The queue as a gang sees it, beside its head; `whole` is the cluster without the gang."""
+    left = fairness.left_to(mine, whole, head, view.now)
+    return QueueView(
+        left=left,
+        head=None if left is whole else head,
+        whole=whole,
+        emptied=view.emptied,
+        now=view.now,
+        until=until,
+        ends=ends,
+    )
 
 
 def queue_in_dumps(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> QueueView:
@@ -573,23 +537,14 @@ def head_of_queue(
     return fairness.find_head(view, site, blocked=blocked, followers=followers)
 
 
-def share_of_gang(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
-) -> tuple[Cluster, QueueHead | None]:
-    """The cluster for a gang, and the head of the queue if that reserves the rest."""
-    head = head_of_queue(view, queue, site)
-    left = fairness.left_to(mine, cluster, head, view.now)
-    return left, None if left is cluster else head
-
-
 def left_anew(
     mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> Cluster | None:
     """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
     others = tuple(job for job in view.jobs if job.key != mine.key)
-    last = replace(mine, created=math.inf)
-    left, head = share_of_gang(last, cluster, replace(view, jobs=others), queue, site)
-    return None if head is None else left
+    head = head_of_queue(replace(view, jobs=others), queue, site)
+    left = fairness.left_to(replace(mine, created=math.inf), cluster, head, view.now)
+    return None if left is cluster else left
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> bool:
@@ -610,7 +565,7 @@ def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> 
         return False
     try:
         where = replace(site, namespace=head.namespace, patches=True)
-        return decide_or_none(job, view.emptied(), where) is None
+        return decide_unexplained(job, view.emptied(), where).placement is None
     except (ClusterError, TimedOut):
         raise
     except ArenaError:

@@ -35,7 +35,7 @@ from arena_topo.errors import (
 )
 from arena_topo.gang import fairness, planning
 from arena_topo.gang.loss import is_loss
-from arena_topo.gang.planning import Decision, QueueView
+from arena_topo.gang.planning import Decision
 from arena_topo.gang.pod_state import has_ended
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
@@ -140,20 +140,11 @@ class Starter:
         site = replace(self.site, namespace=mine.namespace, constraint=self.constraint)
         if not snapshot.everything:
             return planning.decision_to_wait(job, site, whole, because(CauseCode.JOBS_HIDDEN))
-        left = fairness.left_to(mine, whole, head, snapshot.now)
         until = (mine.waits_since if mine.manifest else snapshot.now) + job.patience
         # Nobody but its own queue decides when another's gang starts.
         if gated or self.constraint != UNCONSTRAINED:
             until = -math.inf
-        seen = QueueView(
-            left=left,
-            head=None if left is whole else head,
-            whole=whole,
-            emptied=snapshot.emptied,
-            now=snapshot.now,
-            until=until,
-            ends=self.patient,
-        )
+        seen = planning.queue_behind(head, mine, whole, snapshot, until=until, ends=self.patient)
         return planning.decide_or_wait(job, site, seen, gated=gated)
 
     # Starting a gang

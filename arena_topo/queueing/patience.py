@@ -96,8 +96,8 @@ def waits_for(
     share: float = WORTHWHILE,
 ) -> PatientWait | None:
     """The wait of a gang that would be worth it in place of an offer, until a time; else None."""
-    least, best = least_bandwidth(request, emptied, share=share)
     offer = _promised(request, offer)
+    least, best = least_bandwidth(request, emptied, share=share)
     rate = offer.bandwidth
     if best is None or rate is None or rate.guess or rate.point >= least:
         return None

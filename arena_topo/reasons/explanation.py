@@ -36,6 +36,7 @@ from arena_topo.gang import fairness, planning
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
+from arena_topo.manifests.forecast import check_bandwidth
 from arena_topo.manifests.requests import job_of
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.queueing.reservation import QueueHead, left_for
@@ -349,7 +350,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
             raise
         if job.min_bandwidth:
             binding = site.bind(job, placement, left)
-            planning.check_bandwidth(job, placement, left, binding)
+            check_bandwidth(job, placement, left, binding)
     except Unplaceable as refused:
         if head is not None and snapshot is not None and planning.fit(job, cluster) is not None:
             look.fit = Fit(

@@ -243,6 +243,7 @@ def _as_queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | Non
     if meta.get("deletionTimestamp"):
         return None
     return QueuedJob(
+        started=started(mpijob),
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         created=parse_time(meta.get("creationTimestamp")) or 0.0,
@@ -256,9 +257,8 @@ def _as_queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | Non
         incomplete=INCOMPLETE in notes,
         reserved=notes.get(RESERVED_ANNOTATION),
         timeout=time_limit(mpijob),
-        started=started(mpijob),
-        waits_since=waits_since(mpijob),
         last=last_reservation(mpijob),
+        waits_since=waits_since(mpijob),
         manifest=dict(mpijob),
     )
 
