@@ -972,8 +972,8 @@ class Controller:
             return solver.fits(request)
         offer, emptied = solver.find(request), view.emptied()
         request = request_of(asked, emptied, site)
-        idle = self._followers.emptied.at(emptied)
-        return offer is not None and waits_for(request, offer, idle, until=math.inf) is None
+        best = self._followers.emptied.at(emptied).find(request)
+        return offer is not None and waits_for(request, offer, best, until=math.inf) is None
 
     def _head_of(self, view: Snapshot) -> QueueHead | None:
         """The head of the queue of a view, which is computed once."""

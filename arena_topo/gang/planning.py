@@ -153,8 +153,8 @@ def _with_patience(decision: Decision, queue: QueueView) -> Decision:
     request, offer = decision.request, decision.placement
     if queue.emptied is None or queue.now >= queue.until or request is None or offer is None:
         return decision
-    emptied = queue.emptied()
-    wait = waits_for(request, offer, Solver.of(emptied), until=queue.until)
+    best = Solver.of(queue.emptied()).find(request)
+    wait = waits_for(request, offer, best, until=queue.until)
     if wait is None or not queue.ends:
         return replace(decision, wait=wait)
     cause = patience_cause(wait)

@@ -386,7 +386,7 @@ def _wait(
     until = mine.waits_since + job.patience
     if snapshot.now >= until:
         return None
-    return waits_for(request, offer, Solver(snapshot.emptied()), until=until)
+    return waits_for(request, offer, Solver(snapshot.emptied()).find(request), until=until)
 
 
 def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
@@ -531,7 +531,7 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
         wait = None
         if status.until is not None and now < status.until:
             machines = Solver(replace(cluster, nodes=tuple(backend.machines())))
-            wait = waits_for(request, offer, machines, until=status.until)
+            wait = waits_for(request, offer, machines.find(request), until=status.until)
         look.fit = Fit(verdict=Fits.PLACEABLE, wait=wait)
     return look
 
