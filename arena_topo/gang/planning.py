@@ -27,7 +27,6 @@ from arena_topo.gang.request import (
     check_preferred,
     request_of,
 )
-from arena_topo.gang.training import check_workload
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
 from arena_topo.layout import duration
 from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
@@ -48,6 +47,7 @@ from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
 from arena_topo.topology.fabric import levels_text
 from arena_topo.topology.nics import RDMA_DEVICE
+from arena_topo.training.workloads import known_workload
 from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
@@ -342,9 +342,8 @@ def plan(
 
 def decide_new(job: MPIJob, site: Site, queue: QueueView) -> Decision:
     """The decision about a new job, whose pods get their shape; errors as of `decide`."""
+    check_new(job)
     if not job.gputopology:
-        check_workload(job.workload)
-        shape.check_ranks(job)
         _check_size(job, site, queue.left)
         return Decision(job=job, cluster=queue.left)
     # By counting alone nothing fits better than separate pods. With these limits larger pods may:
@@ -380,10 +379,15 @@ def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
             raise
 
 
-def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
-    """A job to place, in the pods of its shape; InvalidJob for flags with unknown names."""
-    check_workload(job.workload)
+def check_new(job: MPIJob) -> None:
+    """Refuse a new job whose command or workload is wrong on every cluster: an ArenaError."""
     shape.check_ranks(job)
+    if job.workload:
+        known_workload(job.workload)
+
+
+def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
+    """A job to place, in the pods of its shape; InvalidJob for a level with an unknown name."""
     check_preferred(job, cluster)
     return shape.choose_pod_shape(job, cluster, site, later=later)
 

@@ -13,7 +13,7 @@ from arena_topo.bandwidth import Wire
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
-from arena_topo.manifests import Binding, Mechanisms, render
+from arena_topo.manifests import Binding, Mechanisms
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
@@ -119,17 +119,17 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
             hint="leave one of them out; what does not fit waits anyway",
             flag="--queue",
         )
-    cpu, memory = worker_resources(job)
     excluded = excluded_nodes(job, cluster)
-    # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
-    alone = job.host_network and native is None and render.one_per_node(job, site.api)
+    # On the network of a node only one worker gets the port of sshd (kubeflow/mpi-operator issue
+    # 593). Processes that an engine runs on the machine itself have no sshd, and have all NICs.
+    alone = job.on_host_network and native is None and site.api.traits.sshd
     rdma = job.rdma or job.host_network or any(is_rdma(device.name) for device in job.device)
     check_level("--topology-required", job.topology_required, cluster)
     request = Request(
         workers=job.workers,
         gpus=job.gpus,
-        cpu=cpu,
-        memory=memory,
+        cpu=float(job.cpu.amount) if job.cpu else 0.0,
+        memory=int(job.memory.amount) if job.memory else 0,
         model=job.gpu_model or None,
         mix_models=job.mix_models,
         excluded=excluded,
@@ -145,12 +145,6 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
         blind=native is None,
     )
     return request if site.constraint == UNCONSTRAINED else site.constraint.on(request)
-
-
-def worker_resources(job: MPIJob) -> tuple[float, int]:
-    """The cores and bytes of memory that each worker asks for."""
-    cpu, memory = job.cpu, job.memory
-    return float(cpu.amount) if cpu else 0.0, int(memory.amount) if memory else 0
 
 
 def check_preferred(job: MPIJob, cluster: Cluster) -> None:

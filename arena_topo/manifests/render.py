@@ -198,24 +198,9 @@ def _check_ours(job: MPIJob) -> None:
                 raise InvalidJob(message, why=why, hint="leave it out, or use a name of your own")
 
 
-def on_host_network(job: MPIJob) -> bool:
-    """Whether the job uses the network of its nodes, without a network interface of its own."""
-    eni = {pair.key: pair.value for pair in job.annotation}.get("k8s.aliyun.com/eni") == "true"
-    return job.host_network and not eni
-
-
-def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
-    """Whether no two workers of a job can run on one node, even if it has room.
-
-    Each worker runs sshd on the port of its image, and on the network of a node only one worker
-    gets that port (kubeflow/mpi-operator issue 593).
-    """
-    return api.traits.sshd and on_host_network(job)
-
-
 def version_remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     """Notes about flags that one version of MPIJob treats differently."""
-    if not one_per_node(job, api):
+    if not (job.on_host_network and api.traits.sshd):
         return ()
     return (
         "--hostNetwork: no two pods of workers share a node, as sshd has its port there; where"
@@ -298,7 +283,7 @@ def _context(
         "tolerations": [
             {key: value for key, value in asdict(own).items() if value} for own in job.toleration
         ],
-        "host_network": on_host_network(job),
+        "host_network": job.on_host_network,
         # Init containers request no more than their pod, so that they add nothing to it.
         "compute": compute,
         "launcher_resources": {"requests": compute["launcher"], "limits": compute["launcher"]}
