@@ -1,6 +1,7 @@
-"""Fairness: the gangs of a cluster in one queue, for every starter; its rule is in `queueing`.
+"""Fairness: the gangs of a cluster in one queue, for every starter.
 
-What a stored job means to the queue is here: who waits, since when, and what must be known of it.
+Here the jobs of a snapshot become values of `queueing`, which has the rule: who waits, what runs,
+and what is reserved.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ MAX_NAMED_NODES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The queue as one gang sees it at `now` (Unix seconds): what it leaves, and how long to wait.
+    """The queue as a gang sees it at `now` (Unix seconds): what it leaves, and how long to wait.
 
     `left` is the cluster for the gang without what is reserved for `head`, if that comes first;
     `whole` is the cluster with it. `emptied` is the cluster without jobs of arena-topo; None where
@@ -594,7 +594,7 @@ def render_decision(decision: Decision, site: Site) -> Plan:
         cluster=cluster,
         waiting=str(decision.refused or "") if decision.waits else None,
         binding=decision.binding,
-        kept=not job.gputopology and _keeps_nodes(job, site, cluster),
+        avoids_reserved=not job.gputopology and _reserves_nodes(job, site, cluster),
     )
     remarks = (
         *made.notes,
@@ -610,7 +610,7 @@ def render_decision(decision: Decision, site: Site) -> Plan:
     return msgspec.structs.replace(made, notes=remarks)
 
 
-def _keeps_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
+def _reserves_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
     """Whether ACK's label reserves some nodes for topology jobs, which other jobs must avoid."""
     label = published.SCHEDULE_LABEL
     return job.gpus > 0 and any(

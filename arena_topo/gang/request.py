@@ -249,8 +249,8 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
         words = "without --selector and with --toleration all"
         tried.append((words, replace(job, selector=(), toleration=everything)))
     changes = [Instead(words=words, excluded=excluded_nodes(job, cluster)) for words, job in tried]
-    kept_away = excluded_nodes(job, cluster)
-    closed = [node for node in cluster.nodes if kept_away.get(node.name) is Reason.DEDICATED]
+    excluded = excluded_nodes(job, cluster)
+    closed = [node for node in cluster.nodes if excluded.get(node.name) is Reason.DEDICATED]
     closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural(node.name)))
     # Of nodes that are alike, one is tried.
     kinds = {
@@ -264,7 +264,7 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     names = [node.name for node in closed]
     ways = [*ways[:_MOST_TRIED], (names, "more nodes are reserved for topology jobs")]
     for opened, words in ways if closed else ():
-        free = {name: why for name, why in kept_away.items() if name not in opened}
+        free = {name: why for name, why in excluded.items() if name not in opened}
         changes.append(Instead(words=words, excluded=free, later=True))
     return tuple(changes)
 

@@ -69,14 +69,14 @@ def build_plan(
     waiting: str | None = None,
     binding: Binding | None = None,
     mechanisms: Mechanisms | None = None,
-    kept: bool = False,
+    avoids_reserved: bool = False,
 ) -> Plan:
     """Build every object of a job; with a placement, pinned by the strongest mechanism.
 
     `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` chooses by the `mechanisms` of the cluster. `kept`: ACK's label reserves some nodes
-    for topology jobs, so other GPU jobs avoid them. InvalidJob if this version cannot express the
+    it, `bind` chooses by the `mechanisms` of the cluster. `avoids_reserved`: a GPU job avoids the
+    nodes that ACK's label reserves for topology jobs. InvalidJob if this version cannot express the
     job, or the namespace has no valid name.
     """
     check_namespace(namespace)
@@ -103,7 +103,7 @@ def build_plan(
         effects = taint_effects(pinned, cluster)
         first = with_pins(first, pinned, bound, effects=effects, hcas=hcas.names)
         others += claims_of(first, pinned, bound, cluster)
-    elif kept and job.gpus and not any(label.key == SCHEDULE_LABEL for label in job.selector):
+    elif avoids_reserved and not any(label.key == SCHEDULE_LABEL for label in job.selector):
         first = avoiding_reserved(first)
     if forecast is not None:
         first = annotated(first, forecast)
