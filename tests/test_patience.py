@@ -64,7 +64,7 @@ def halves(rate: float | None) -> tuple[Cluster, Solver]:
 def test_only_a_network_of_known_rate_is_worth_a_wait(rate: float | None, waits: object) -> None:
     now, idle = halves(rate)
     offer = Solver(now).place(EIGHT)
-    wait = waits_for(EIGHT, offer, idle, until=5.0)
+    wait = waits_for(EIGHT, offer, idle.find(EIGHT), until=5.0)
     assert (wait is not None) is waits
     if wait is not None:
         assert (wait.place, wait.until) == ("one node", 5.0)
@@ -77,8 +77,8 @@ def test_from_a_third_of_the_best_band_on_a_gang_starts() -> None:
     pair, idle = Request(workers=1, gpus=2), Solver(cluster(node("node-0", V100)))
     for free, waits in ((0b10, False), (0b100000, True)):
         offer = Solver(cluster(node("node-0", V100, 1 | free))).place(pair)
-        assert (waits_for(pair, offer, idle, until=0.0) is not None) is waits
-        assert waits_for(pair, offer, idle, until=0.0, share=2 / 3) is not None
+        assert (waits_for(pair, offer, idle.find(pair), until=0.0) is not None) is waits
+        assert waits_for(pair, offer, idle.find(pair), until=0.0, share=2 / 3) is not None
 
 
 @pytest.mark.parametrize("blind", [True, False])
@@ -89,16 +89,15 @@ def test_nobody_waits_for_a_set_that_no_node_promises(blind: bool) -> None:  # n
     now = Solver(cluster(node("node-0", V100, unattributed=4)))
     gang = Waiting(key="a/b", request=four, until=1.0)
     seen = Situation(cluster=idle.cluster, emptied=idle.cluster, running=(), now=0.0)
-    assert (waits_for(four, now.place(four), idle, until=1.0) is None) is blind
+    assert (waits_for(four, now.place(four), idle.find(four), until=1.0) is None) is blind
     assert Solver(seen.cluster).find(patient_request(gang, seen)) is not None
 
 
 def test_a_single_gpu_has_nothing_to_wait_for() -> None:
     one, idle = Request(workers=1, gpus=1), Solver(cluster(node("node-0", V100)))
-    assert least_bandwidth(one, idle)[0] == 0.0
-    assert (
-        waits_for(one, Solver(cluster(node("node-0", V100, 1))).place(one), idle, until=0) is None
-    )
+    assert least_bandwidth(one, idle.find(one)) == 0.0
+    offer = Solver(cluster(node("node-0", V100, 1))).place(one)
+    assert waits_for(one, offer, idle.find(one), until=0) is None
 
 
 def test_best_is_within_the_limits_of_the_gang_and_on_nodes_that_are_ready() -> None:
@@ -109,10 +108,11 @@ def test_best_is_within_the_limits_of_the_gang_and_on_nodes_that_are_ready() -> 
         node("node-3", HGX, 0x0F),
         beyond=1.25,
     )
-    assert waits_for(EIGHT, Solver(shut).place(EIGHT), Solver(shut), until=0.0) is None
+    best = Solver(shut).place(EIGHT)
+    assert waits_for(EIGHT, best, best, until=0.0) is None
     now, idle = halves(1.25)
     apart = replace(EIGHT, per_node=4)
-    assert waits_for(apart, Solver(now).place(apart), idle, until=0.0) is None
+    assert waits_for(apart, Solver(now).place(apart), idle.find(apart), until=0.0) is None
 
 
 def test_the_head_reserves_no_place_for_which_it_would_not_end_its_wait() -> None:

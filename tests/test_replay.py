@@ -335,8 +335,9 @@ def plain_starts(  # noqa: C901 - one loop, to be read from top to bottom
             offer = Solver(cluster).find(gang.waits.request)
             if offer is None:
                 continue
+            best = Solver(idle).find(gang.waits.request)
             if now < gang.waits.until and waits_for(
-                gang.waits.request, offer, Solver(idle), until=gang.waits.until, share=share
+                gang.waits.request, offer, best, until=gang.waits.until, share=share
             ):
                 continue
             done[gang.waits.key] = now, now + gang.job.duration, offer

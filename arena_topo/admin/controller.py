@@ -65,10 +65,14 @@ from arena_topo.manifests import (
     patches,
     pins,
 )
-from arena_topo.manifests.annotations import last_stop, recorded_placement, reserving_map
+from arena_topo.manifests.annotations import (
+    last_stop,
+    recorded_placement,
+    reserving_map,
+    waits_since,
+)
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.job_reading import job_of
-from arena_topo.manifests.requests import patience_end
 from arena_topo.notes import Alert
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import waits_for
@@ -968,8 +972,8 @@ class Controller:
             return solver.fits(request)
         offer, emptied = solver.find(request), view.emptied()
         request = request_of(asked, emptied, site)
-        idle = self._followers.emptied.at(emptied)
-        return offer is not None and waits_for(request, offer, idle, until=math.inf) is None
+        best = self._followers.emptied.at(emptied).find(request)
+        return offer is not None and waits_for(request, offer, best, until=math.inf) is None
 
     def _head_of(self, view: Snapshot) -> QueueHead | None:
         """The head of the queue of a view, which is computed once."""
@@ -1053,7 +1057,7 @@ def _matters(job: QueuedJob) -> tuple[object, ...]:
     """All of a job that decides whether a waiting gang can start."""
     meta = job.manifest["metadata"]
     request = (meta.get("annotations") or {}).get(REQUEST)
-    return replace(job, manifest={}), meta.get("generation"), request
+    return replace(job, manifest={}, last=None), meta.get("generation"), request
 
 
 class _Asked(NamedTuple):
@@ -1068,7 +1072,7 @@ class _Asked(NamedTuple):
     def of(cls, manifest: Manifest) -> _Asked:
         """What a stored gang asks for; InvalidJob as of `job_of`."""
         job = job_of(manifest)
-        until = patience_end(manifest, job.patience)
+        until = waits_since(manifest) + job.patience
         return cls(manifest, job, until, tuple([str(getattr(job, name)) for name in _SHAPE]))
 
 

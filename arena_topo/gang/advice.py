@@ -76,11 +76,11 @@ def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str
     for pods in sorted(tried):
         try:
             other = planning.as_pods(replace(job, pod_shape=pods), cluster, site, later=False)
-            decision = planning.decide_or_none(other, cluster, site)
+            decision = planning.decide_unexplained(other, cluster, site)
         except ArenaError:
             # A shape that cannot be planned is not advice.
             continue
-        if decision is None or decision.placement is None or decision.binding is None:
+        if decision.placement is None or decision.binding is None:
             continue
         placement, binding = decision.placement, decision.binding
         counted = counted_on(valued_as(placement, cluster, binding), binding)

@@ -1,6 +1,7 @@
-"""Fairness: the gangs of a cluster in one queue, for every starter; its rule is in `queueing`.
+"""Fairness: the gangs of a cluster in one queue, for every starter.
 
-What a stored job means to the queue is here: who waits, since when, and what must be known of it.
+Here the jobs of a snapshot become values of `queueing`, which has the rule: who waits, what runs,
+and what is reserved.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from arena_topo.engines.kubernetes.queued import QueuedJob, QueueFacts, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import MPIJob
-from arena_topo.manifests.annotations import last_reservation, parse_map, recorded_placement
+from arena_topo.manifests.annotations import parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
 from arena_topo.manifests.job_reading import job_of
-from arena_topo.manifests.requests import patience_end
 from arena_topo.queueing import (
     Followers,
     Rank,
@@ -56,35 +56,19 @@ def is_abandoned(job: QueuedJob, now: float) -> bool:
     )
 
 
-def situation(
-    snapshot: Snapshot, cluster: Cluster, followers: Followers | None = None
-) -> Situation:
-    """The running jobs of a snapshot on its cluster, for the rule of the queue."""
+def situation(snapshot: Snapshot, followers: Followers | None = None) -> Situation:
+    """The cluster of a snapshot and the jobs that run on it, for the rule of the queue."""
     running = (
         Running(key="/".join(job.key), started=job.started, timeout=job.timeout)
         for job in snapshot.jobs
         if job.record is not None or job.reserved is not None
     )
     return Situation(
-        cluster=cluster,
+        cluster=snapshot.cluster(),
         emptied=snapshot.emptied(),
         running=tuple(running),
         now=snapshot.now,
         followers=followers or Followers(),
-    )
-
-
-def as_waiting(job: QueuedJob, cluster: Cluster, site: Site = ANY_SITE) -> Waiting:
-    """A gang of the queue as its rule sees it; ArenaError if its request makes no sense."""
-    asked = job_of(job.manifest)
-    return Waiting(
-        key="/".join(job.key),
-        request=request_of(asked, cluster, site),
-        until=patience_end(job.manifest, asked.patience),
-        priority=job.priority,
-        since=job.created,
-        timeout=job.timeout,
-        last=last_reservation(job.manifest),
     )
 
 
@@ -99,14 +83,23 @@ def find_head(
     jobs = {"/".join(job.key): job for job in order(snapshot.jobs)}
     if not jobs:
         return None
-    cluster = snapshot.cluster()
+    seen = situation(snapshot, followers)
 
     def gangs() -> Iterator[Waiting]:
         for job in jobs.values():
+            # A gang whose request makes no sense is ahead of nobody.
             with suppress(ArenaError):
-                yield as_waiting(job, cluster, site)
+                asked = job_of(job.manifest)
+                yield Waiting(
+                    key="/".join(job.key),
+                    request=request_of(asked, seen.cluster, site),
+                    until=job.waits_since + asked.patience,
+                    priority=job.priority,
+                    since=job.created,
+                    timeout=job.timeout,
+                    last=job.last,
+                )
 
-    seen = situation(snapshot, cluster, followers)
     return head_of(gangs(), seen, blocked=lambda gang: blocked(jobs[gang.key]))
 
 
@@ -115,13 +108,14 @@ def left_to(mine: QueuedJob, cluster: Cluster, head: QueueHead | None, now: floa
 
     What waits for this gang, since it was stopped on these GPUs, is its own whoever comes first.
     """
-    if head is None or not head.delayed_by(rank(mine), mine.timeout, now):
-        return cluster
     own: Mapping[NodeName, tuple[GPUSet, int]] = {}
     with suppress(ValueError, ArenaError):
         if mine.reserved:
+            gpus_each = job_of(mine.manifest).gpus
             seats = tuple((NodeName(node), gpus) for _, node, gpus in parse_map(mine.reserved))
-            own = gpus_by_node(seats, job_of(mine.manifest).gpus)
+            own = gpus_by_node(seats, gpus_each)
+    if head is None or not head.delayed_by(rank(mine), mine.timeout, now):
+        return cluster
     return left_for(head, cluster, own)
 
 
@@ -131,7 +125,7 @@ def never_fits(job: QueuedJob, idle: Cluster) -> bool:
     Neither is one whose request makes no sense.
     """
     try:
-        return Solver.of(idle).find(as_waiting(job, idle).request) is None
+        return Solver.of(idle).find(request_of(job_of(job.manifest), idle)) is None
     except ArenaError:
         return True
 

@@ -25,33 +25,29 @@ from arena_topo.gang.request import (
     Site,
     alternatives,
     check_preferred,
-    levels_text,
     request_of,
 )
-from arena_topo.gang.training import check_workload
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
 from arena_topo.layout import duration
 from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pins, render
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
-from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
+from arena_topo.manifests.forecast import check_bandwidth, counted_on, forecast_of, valued_as
 from arena_topo.manifests.job_reading import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.solver import (
     Placement,
-    Reason,
-    Refusal,
     Request,
     Unplaceable,
     Verdict,
-    distances,
-    in_cents,
 )
 from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
+from arena_topo.topology.fabric import levels_text
 from arena_topo.topology.nics import RDMA_DEVICE
+from arena_topo.training.workloads import known_workload
 from arena_topo.words import counted, listed, shortened
 
 if TYPE_CHECKING:
@@ -73,7 +69,7 @@ MAX_NAMED_NODES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The queue as one gang sees it at `now` (Unix seconds): what it leaves, and how long to wait.
+    """The queue as a gang sees it at `now` (Unix seconds): what it leaves, and how long to wait.
 
     `left` is the cluster for the gang without what is reserved for `head`, if that comes first;
     `whole` is the cluster with it. `emptied` is the cluster without jobs of arena-topo; None where
@@ -143,23 +139,22 @@ def decide(
     why there is no placement; other errors as of `Site.bind`.
     """
     cluster = queue.left
-    decision = decide_or_none(job, cluster, site, gated=gated)
-    if decision is not None:
-        return _with_patience(decision, site, queue)
-    request = request_of(job, cluster, site)
+    decision = decide_unexplained(job, cluster, site, gated=gated)
+    request = decision.request
+    if decision.placement is not None or request is None:
+        return _with_patience(decision, queue)
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     check_picked(job, cluster, site, verdict=refused.verdict, gated=gated)
     raise refused
 
 
-def _with_patience(decision: Decision, site: Site, queue: QueueView) -> Decision:
+def _with_patience(decision: Decision, queue: QueueView) -> Decision:
     """The decision, or to wait for more bandwidth."""
-    job, offer = decision.job, decision.placement
-    if queue.emptied is None or queue.now >= queue.until or offer is None:
+    request, offer = decision.request, decision.placement
+    if queue.emptied is None or queue.now >= queue.until or request is None or offer is None:
         return decision
-    emptied = queue.emptied()
-    request = request_of(job, emptied, site)
-    wait = waits_for(request, offer, Solver.of(emptied), until=queue.until)
+    best = Solver.of(queue.emptied()).find(request)
+    wait = waits_for(request, offer, best, until=queue.until)
     if wait is None or not queue.ends:
         return replace(decision, wait=wait)
     cause = patience_cause(wait)
@@ -199,23 +194,24 @@ def check_picked(
     if job.min_bandwidth:
         # An error of the binding must not hide that the job can never have its bandwidth.
         with suppress(ArenaError):
-            best = decide_or_none(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
+            best = decide_unexplained(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
             check_bandwidth(job, best.placement, cluster, best.binding, verdict=verdict)
 
 
-def decide_or_none(
+def decide_unexplained(
     job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False
-) -> Decision | None:
-    """The result of `decide`; None, without a reason, if the solver finds nothing.
+) -> Decision:
+    """The result of `decide`; without a placement or a reason if the solver finds nothing.
 
     If the kubelet would have to pick GPUs on a node whose GPUs arena-topo allocates, the job is
     placed elsewhere.
     """
     unbound: ArenaError | None = None
-    while (placement := fit(job, cluster, site)) is not None:
+    request = request_of(job, cluster, site)
+    while (placement := Solver.of(cluster).find(request)) is not None:
         try:
             binding = site.bind(job, placement, cluster, gated=gated)
         except ArenaError as error:
@@ -234,12 +230,12 @@ def decide_or_none(
             return Decision(
                 job=job,
                 cluster=cluster,
-                request=request_of(job, cluster, site),
+                request=request,
                 placement=placement,
                 binding=binding,
             )
     if unbound is None:
-        return None
+        return Decision(job=job, cluster=cluster, request=request)
     raise Unplaceable(
         unbound.message,
         verdict=Verdict.NOT_NOW,
@@ -314,48 +310,10 @@ def _fusible(job: MPIJob, site: Site, cluster: Cluster) -> bool:
         if each is not None:
             # If the kubelet picks the GPUs of pods, they may get less than --min-bandwidth.
             with suppress(ArenaError):
-                return (
-                    decide_or_none(shape.merge_workers(fused, each, site.api), world, site)
-                    is not None
-                )
+                merged = shape.merge_workers(fused, each, site.api)
+                return decide_unexplained(merged, world, site).placement is not None
             return False
     return False
-
-
-def check_bandwidth(
-    job: MPIJob,
-    placement: Placement,
-    cluster: Cluster,
-    binding: Binding,
-    *,
-    verdict: Verdict = Verdict.NOT_NOW,
-) -> None:
-    """Refuse a placement whose pods get less than --min-bandwidth under their binding.
-
-    Unplaceable, by default NOT_NOW: the GPUs among which the kubelet picks change with the use by
-    other jobs.
-    """
-    forecast = forecast_of(placement, cluster, binding)
-    if forecast.usable is None or forecast.usable >= job.min_bandwidth:
-        return
-    rate = in_cents(forecast.usable)
-    as_bound = valued_as(placement, cluster, binding)
-    cause = estimates.recorded_limit(forecast)
-    if counted_on(as_bound, binding) != as_bound.bandwidth and as_bound.worst is not None:
-        cause = f"the kubelet picks the GPUs, at worst {estimates.estimate_text(as_bound.worst)}"
-    raise Unplaceable(
-        f"the pods of {job.name} could use {estimates.recorded_estimate(forecast)} now, less than"
-        f" --min-bandwidth {job.min_bandwidth:g}",
-        verdict=verdict,
-        refusals=(
-            Refusal(
-                reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
-            ),
-        ),
-        why="; ".join(filter(None, [cause, binding.why])),
-        nearest=f"fits now with --min-bandwidth {rate:g}",
-        notes=cluster.notes,
-    )
 
 
 # ---------------------------------------------------------------- the objects of a job
@@ -378,14 +336,14 @@ def plan(
     site = Site(backend=backend, namespace=namespace, version=api, files=files or {})
     if cluster is None:
         cluster = queue_for_new_job(job, site).left if job.gputopology else NO_NODES
-    return render_decision(decide_new(job, site, QueueView(left=cluster)), site)
+    decision = decide_new(job, site, QueueView(left=cluster))
+    return render_decision(decision, site)
 
 
 def decide_new(job: MPIJob, site: Site, queue: QueueView) -> Decision:
     """The decision about a new job, whose pods get their shape; errors as of `decide`."""
-    check_workload(job.workload)
+    check_new(job)
     if not job.gputopology:
-        shape.check_ranks(job)
         _check_size(job, site, queue.left)
         return Decision(job=job, cluster=queue.left)
     # By counting alone nothing fits better than separate pods. With these limits larger pods may:
@@ -421,11 +379,16 @@ def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
             raise
 
 
-def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
-    """A job to place, in the pods of its shape; InvalidJob for flags with unknown names."""
+def check_new(job: MPIJob) -> None:
+    """Refuse a new job whose command or workload is wrong on every cluster: an ArenaError."""
     shape.check_ranks(job)
+    if job.workload:
+        known_workload(job.workload)
+
+
+def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
+    """A job to place, in the pods of its shape; InvalidJob for a level with an unknown name."""
     check_preferred(job, cluster)
-    check_workload(job.workload)
     return shape.choose_pod_shape(job, cluster, site, later=later)
 
 
@@ -455,27 +418,32 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
 
 
 def _queue_of(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob) -> QueueView:
-    left, head = share_of_new_job(view, queue, site, job)
-    return QueueView(
-        left=left,
-        head=head,
-        whole=view.cluster(),
-        emptied=view.emptied,
-        now=view.now,
-        until=view.now + job.patience,
-    )
-
-
-def share_of_new_job(
-    view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob = SOME_JOB
-) -> tuple[Cluster, QueueHead | None]:
-    """The cluster for a job that is yet to come, and the head of the queue if that reserves some.
-
-    The job comes to the namespace of the site.
-    """
     priority = queue.priority(job.priority)
     mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-    return share_of_gang(mine, view.cluster(), view, queue, site)
+    head = head_of_queue(view, queue, site)
+    return queue_behind(head, mine, view.cluster(), view, until=view.now + job.patience)
+
+
+def queue_behind(
+    head: QueueHead | None,
+    mine: QueuedJob,
+    whole: Cluster,
+    view: Snapshot,
+    *,
+    until: float,
+    ends: bool = False,
+) -> QueueView:
+    """The queue as a gang sees it, beside its head; `whole` is the cluster without the gang."""
+    left = fairness.left_to(mine, whole, head, view.now)
+    return QueueView(
+        left=left,
+        head=None if left is whole else head,
+        whole=whole,
+        emptied=view.emptied,
+        now=view.now,
+        until=until,
+        ends=ends,
+    )
 
 
 def queue_in_dumps(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> QueueView:
@@ -573,23 +541,14 @@ def head_of_queue(
     return fairness.find_head(view, site, blocked=blocked, followers=followers)
 
 
-def share_of_gang(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
-) -> tuple[Cluster, QueueHead | None]:
-    """The cluster for a gang, and the head of the queue if that reserves the rest."""
-    head = head_of_queue(view, queue, site)
-    left = fairness.left_to(mine, cluster, head, view.now)
-    return left, None if left is cluster else head
-
-
 def left_anew(
     mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: QueueFacts, site: Site
 ) -> Cluster | None:
     """The cluster for a job submitted anew, behind all that wait now; None if that is the same."""
     others = tuple(job for job in view.jobs if job.key != mine.key)
-    last = replace(mine, created=math.inf)
-    left, head = share_of_gang(last, cluster, replace(view, jobs=others), queue, site)
-    return None if head is None else left
+    head = head_of_queue(replace(view, jobs=others), queue, site)
+    left = fairness.left_to(replace(mine, created=math.inf), cluster, head, view.now)
+    return None if left is cluster else left
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> bool:
@@ -610,7 +569,7 @@ def _blocked(head: QueuedJob, view: Snapshot, queue: QueueFacts, site: Site) -> 
         return False
     try:
         where = replace(site, namespace=head.namespace, patches=True)
-        return decide_or_none(job, view.emptied(), where) is None
+        return decide_unexplained(job, view.emptied(), where).placement is None
     except (ClusterError, TimedOut):
         raise
     except ArenaError:
@@ -635,7 +594,7 @@ def render_decision(decision: Decision, site: Site) -> Plan:
         cluster=cluster,
         waiting=str(decision.refused or "") if decision.waits else None,
         binding=decision.binding,
-        kept=not job.gputopology and _keeps_nodes(job, site, cluster),
+        avoids_reserved=not job.gputopology and _reserves_nodes(job, site, cluster),
     )
     remarks = (
         *made.notes,
@@ -651,7 +610,7 @@ def render_decision(decision: Decision, site: Site) -> Plan:
     return msgspec.structs.replace(made, notes=remarks)
 
 
-def _keeps_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
+def _reserves_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
     """Whether ACK's label reserves some nodes for topology jobs, which other jobs must avoid."""
     label = published.SCHEDULE_LABEL
     return job.gpus > 0 and any(
@@ -745,9 +704,9 @@ def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
 
 def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     """The note that a preferred level does not exist on this cluster."""
-    level, words = job.topology_preferred, distances(cluster)
-    if level and cluster.nodes and level not in words:
+    level = job.topology_preferred
+    if level and cluster.nodes and level not in cluster.distances:
         yield (
             f"--topology-preferred {level} is left out: this cluster has no such level; its levels:"
-            f" {levels_text(words)}"
+            f" {levels_text(cluster)}"
         )

@@ -35,7 +35,7 @@ from arena_topo.errors import (
 )
 from arena_topo.gang import fairness, planning
 from arena_topo.gang.loss import is_loss
-from arena_topo.gang.planning import Decision, QueueView
+from arena_topo.gang.planning import Decision
 from arena_topo.gang.pod_state import has_ended
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
@@ -51,7 +51,7 @@ from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
 from arena_topo.manifests.job_reading import job_of
-from arena_topo.manifests.requests import patience_end, request_annotation
+from arena_topo.manifests.requests import request_annotation
 from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
@@ -141,22 +141,11 @@ class Starter:
         site = replace(self.site, namespace=mine.namespace, constraint=self.constraint)
         if not snapshot.everything:
             return planning.decision_to_wait(job, site, whole, because(CauseCode.JOBS_HIDDEN))
-        left = fairness.left_to(mine, whole, head, snapshot.now)
-        until = snapshot.now + job.patience
-        if mine.manifest:
-            until = patience_end(mine.manifest, job.patience)
+        until = (mine.waits_since if mine.manifest else snapshot.now) + job.patience
         # Nobody but its own queue decides when another's gang starts.
         if gated or self.constraint != UNCONSTRAINED:
             until = -math.inf
-        seen = QueueView(
-            left=left,
-            head=None if left is whole else head,
-            whole=whole,
-            emptied=snapshot.emptied,
-            now=snapshot.now,
-            until=until,
-            ends=self.patient,
-        )
+        seen = planning.queue_behind(head, mine, whole, snapshot, until=until, ends=self.patient)
         return planning.decide_or_wait(job, site, seen, gated=gated)
 
     # Starting a gang

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import InvalidJob, UsageError, near
+from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
-from arena_topo.manifests import Binding, Mechanisms, render
+from arena_topo.manifests import Binding, Mechanisms
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
@@ -25,10 +25,9 @@ from arena_topo.solver import (
     Policy,
     Reason,
     Request,
-    distances,
 )
-from arena_topo.topology import BEYOND, TAINT, Cluster, Node, NodeName, Taint, natural
-from arena_topo.topology.fabric import KNOWN_LEVELS
+from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
+from arena_topo.topology.fabric import KNOWN_LEVELS, check_level
 from arena_topo.topology.nics import is_rdma
 
 
@@ -120,28 +119,27 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
             hint="leave one of them out; what does not fit waits anyway",
             flag="--queue",
         )
-    words = distances(cluster)
-    if job.topology_required and job.topology_required not in words:
-        raise _no_such_level("--topology-required", job.topology_required, words)
-    # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
-    alone = job.host_network and native is None and render.one_per_node(job, site.api)
+    excluded = excluded_nodes(job, cluster)
+    # On the network of a node only one worker gets the port of sshd (kubeflow/mpi-operator issue
+    # 593). Processes that an engine runs on the machine itself have no sshd, and have all NICs.
+    alone = job.on_host_network and native is None and site.api.traits.sshd
     rdma = job.rdma or job.host_network or any(is_rdma(device.name) for device in job.device)
-    cpu, memory = worker_resources(job)
+    check_level("--topology-required", job.topology_required, cluster)
     request = Request(
         workers=job.workers,
         gpus=job.gpus,
-        cpu=cpu,
-        memory=memory,
+        cpu=float(job.cpu.amount) if job.cpu else 0.0,
+        memory=int(job.memory.amount) if job.memory else 0,
         model=job.gpu_model or None,
         mix_models=job.mix_models,
-        excluded=excluded_nodes(job, cluster),
+        excluded=excluded,
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if alone else None,
         joined=job.pod_shape is PodShape.SHARED or (native is not None and not native.separate),
         wire=Wire.RDMA if native is not None or rdma else Wire.TCP,
         required=job.topology_required or None,
-        preferred=job.topology_preferred if job.topology_preferred in words else None,
+        preferred=job.topology_preferred if job.topology_preferred in cluster.distances else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
         pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
         blind=native is None,
@@ -149,42 +147,13 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = ANY_SITE) -> Request:
     return request if site.constraint == UNCONSTRAINED else site.constraint.on(request)
 
 
-def worker_resources(job: MPIJob) -> tuple[float, int]:
-    """The cores and bytes of memory that each worker asks for."""
-    cpu, memory = job.cpu, job.memory
-    return float(cpu.amount) if cpu else 0.0, int(memory.amount) if memory else 0
-
-
 def check_preferred(job: MPIJob, cluster: Cluster) -> None:
     """Raise InvalidJob for a preferred level that is not known at all: a misspelt word.
 
     A known level that this cluster does not have is only ignored.
     """
-    level, here, elsewhere = (
-        job.topology_preferred,
-        distances(cluster),
-        KNOWN_LEVELS | cluster.unused,
-    )
-    if level and level not in {*here, *elsewhere}:
-        raise _no_such_level("--topology-preferred", level, here, elsewhere)
-
-
-def levels_text(here: Iterable[str]) -> str:
-    """The levels of a cluster as a user names them: `node, rack`."""
-    return ", ".join(word for word in here if word != BEYOND)
-
-
-def _no_such_level(
-    flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
-) -> InvalidJob:
-    """The error for a level that does not exist."""
-    return InvalidJob(
-        f"{flag} {level}: this cluster has no such level",
-        why=f"its levels: {levels_text(here)}",
-        hint=near(level, (*here, *elsewhere))
-        or "leave it out, or on a cluster name the levels with --fabric FILE",
-        flag=flag,
-    )
+    elsewhere = KNOWN_LEVELS | cluster.unused
+    check_level("--topology-preferred", job.topology_preferred, cluster, elsewhere)
 
 
 _SEEN_ELSEWHERE = {
@@ -280,8 +249,8 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
         words = "without --selector and with --toleration all"
         tried.append((words, replace(job, selector=(), toleration=everything)))
     changes = [Instead(words=words, excluded=excluded_nodes(job, cluster)) for words, job in tried]
-    kept_away = excluded_nodes(job, cluster)
-    closed = [node for node in cluster.nodes if kept_away.get(node.name) is Reason.DEDICATED]
+    excluded = excluded_nodes(job, cluster)
+    closed = [node for node in cluster.nodes if excluded.get(node.name) is Reason.DEDICATED]
     closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural(node.name)))
     # Of nodes that are alike, one is tried.
     kinds = {
@@ -295,7 +264,7 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     names = [node.name for node in closed]
     ways = [*ways[:_MOST_TRIED], (names, "more nodes are reserved for topology jobs")]
     for opened, words in ways if closed else ():
-        free = {name: why for name, why in kept_away.items() if name not in opened}
+        free = {name: why for name, why in excluded.items() if name not in opened}
         changes.append(Instead(words=words, excluded=free, later=True))
     return tuple(changes)
 

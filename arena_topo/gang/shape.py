@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -157,29 +158,51 @@ def ranks_of_command(command: str) -> int | None:
     return parse_count(counts.pop()) if len(counts) == 1 else None
 
 
+class _Ranks(NamedTuple):
+    """The ranks that the mpirun of a job starts, and its slots: each GPU is one for one rank."""
+
+    job: MPIJob
+    number: int
+
+    @property
+    def slots(self) -> int:
+        return self.job.workers * max(1, self.job.gpus)
+
+    @property
+    def mismatch(self) -> str:
+        size = f"{counted(self.job.workers, 'worker')} x {counted(self.job.gpus, 'GPU')}"
+        ranks = counted(self.number, "rank")
+        return f"mpirun starts {ranks}, but {size} make {counted(self.slots, 'slot')}"
+
+
+def _ranks(job: MPIJob) -> _Ranks | None:
+    """The ranks of a job; None if their number is not certain."""
+    number = ranks_of_command(job.command)
+    return None if number is None else _Ranks(job, number)
+
+
 def check_ranks(job: MPIJob) -> None:
     """Raise InvalidJob for a placed job whose mpirun starts more ranks than there are slots."""
-    number, slots = ranks_of_command(job.command), _slots(job)
-    if job.gputopology and number is not None and number > slots:
+    ranks = _ranks(job) if job.gputopology else None
+    if ranks is not None and ranks.number > ranks.slots:
         raise InvalidJob(
-            _mismatch(job, number),
+            ranks.mismatch,
             why="each GPU is a slot for one rank",
-            hint=f"use -np {slots}, or ask for more workers; to run several ranks on one GPU, add"
-            " --oversubscribe to mpirun",
+            hint=f"use -np {ranks.slots}, or ask for more workers; to run several ranks on one"
+            " GPU, add --oversubscribe to mpirun",
         )
 
 
 def shape_remarks(plan: Plan) -> tuple[str, ...]:
     """Remarks on the shape of the pods, and on the ranks that mpirun starts."""
     job = plan.job
-    number, slots = ranks_of_command(job.command) if job.gpus else None, _slots(job)
+    ranks = _ranks(job) if job.gpus else None
     sentences = []
-    if number is not None and number > slots:
-        sentences.append(f"{_mismatch(job, number)}; Open MPI refuses that without --oversubscribe")
-    elif number is not None and number < slots:
-        sentences.append(
-            f"{_mismatch(job, number)}, so {counted(slots - number, 'GPU')} will be idle"
-        )
+    if ranks is not None and ranks.number > ranks.slots:
+        sentences.append(f"{ranks.mismatch}; Open MPI refuses that without --oversubscribe")
+    elif ranks is not None and ranks.number < ranks.slots:
+        idle = counted(ranks.slots - ranks.number, "GPU")
+        sentences.append(f"{ranks.mismatch}, so {idle} will be idle")
     placement, binding = plan.placement, plan.binding
     if job.pod_shape is PodShape.SHARED and placement is not None and binding is not None:
         loads = Counter(assignment.node for assignment in placement.assignments)
@@ -189,14 +212,3 @@ def shape_remarks(plan: Plan) -> tuple[str, ...]:
                 " of its neighbours here; --pod-shape fused would"
             )
     return tuple(sentences)
-
-
-def _slots(job: MPIJob) -> int:
-    return job.workers * max(1, job.gpus)
-
-
-def _mismatch(job: MPIJob, number: int) -> str:
-    size = f"{counted(job.workers, 'worker')} x {counted(job.gpus, 'GPU')}"
-    return (
-        f"mpirun starts {counted(number, 'rank')}, but {size} make {counted(_slots(job), 'slot')}"
-    )

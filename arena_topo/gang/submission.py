@@ -30,6 +30,7 @@ from arena_topo.gang.existing_job import Same
 from arena_topo.gang.planning import (
     Decision,
     as_pods,
+    check_new,
     check_possible,
     decision_to_wait,
     head_of_queue,
@@ -197,6 +198,7 @@ class _Submission:
     def submitted(self) -> Submitted:
         starter, site = self.starter, self.site
         view, cluster = self._seen()
+        check_new(self.job)
         job = as_pods(self.job, cluster, site, later=True)
         bare = render_decision(decision_to_wait(job, site, cluster, None), site)
         owner = suspender(bare.objects[0])

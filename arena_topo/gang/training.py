@@ -14,10 +14,8 @@ from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import Placement
 from arena_topo.solver.door import Solver
 from arena_topo.topology import Cluster
-from arena_topo.training import Overlap, Workload, all_reduce_span, overlap_in, ratio, workload_on
-from arena_topo.training.step_time import FITTED_OVERLAP
+from arena_topo.training import all_reduce_span, overlap_in, ratio, workload_on
 from arena_topo.training.times import PlacementTime, TrainingTimes, own_name
-from arena_topo.training.workloads import known_workload
 
 SPREAD = "spread over nodes"
 """The name of the placement of a scheduler that spreads pods."""
@@ -30,12 +28,6 @@ ComparedPlacement = tuple[str, Placement | None, Estimate | None]
 def asks_training(job: MPIJob) -> bool:
     """Whether a job says which training it is."""
     return bool(job.workload or job.gradient_bytes)
-
-
-def check_workload(name: str) -> None:
-    """Raise UsageError for the name of a training that is not known."""
-    if name:
-        known_workload(name)
 
 
 def training_times(
@@ -74,14 +66,23 @@ def training_times(
         return TrainingTimes(unknown="; ".join(filter(None, (error.message, error.hint))))
     machines = (node.machine for node in cluster.nodes if node.name in placement.nodes)
     overlap = overlap_in(machines)
-    rows = [_time(own_name(at_worst=ours != planned, asked=asked), workload, planned)]
-    if ours != planned:
-        rows.append(_time("at worst", workload, ours, planned, overlap))
-    for name, other, rate in others:
-        if other is None or rate is None or _models(other, cluster) != gpus:
-            continue
-        rows.append(_time(name, workload, rate, planned, overlap))
-    return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=tuple(rows))
+    rates = [(own_name(at_worst=ours != planned, asked=asked), planned)]
+    rates += [("at worst", ours)] if ours != planned else []
+    rates += [
+        (name, rate)
+        for name, other, rate in others
+        if other is not None and rate is not None and _models(other, cluster) == gpus
+    ]
+    rows = tuple(
+        PlacementTime(
+            name=name,
+            all_reduce=all_reduce_span(workload.gradient_bytes, rate),
+            guess=rate.guess,
+            ratio=None if at == 0 else ratio(workload, rate, planned, overlap=overlap),
+        )
+        for at, (name, rate) in enumerate(rates)
+    )
+    return TrainingTimes(workload=workload, gpu=gpu or "", source=source, rows=rows)
 
 
 def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
@@ -94,21 +95,6 @@ def when_spread(plan: Plan, cluster: Cluster) -> TrainingTimes | None:
     )
     rate = None if spread is None else spread.bandwidth
     return training_times(plan.job, plan, cluster, [(SPREAD, spread, rate)])
-
-
-def _time(
-    name: str,
-    workload: Workload,
-    estimate: Estimate,
-    than: Estimate | None = None,
-    overlap: Overlap = FITTED_OVERLAP,
-) -> PlacementTime:
-    return PlacementTime(
-        name=name,
-        all_reduce=all_reduce_span(workload.gradient_bytes, estimate),
-        guess=estimate.guess,
-        ratio=None if than is None else ratio(workload, estimate, than, overlap=overlap),
-    )
 
 
 def _models(placement: Placement, cluster: Cluster) -> set[str]:

@@ -765,6 +765,12 @@ class MPIJob:
         return cls(**SKETCH | fields | placed)
 
     @property
+    def on_host_network(self) -> bool:
+        """Whether the job uses the network of its nodes, without a network interface of its own."""
+        eni = {pair.key: pair.value for pair in self.annotation}.get("k8s.aliyun.com/eni") == "true"
+        return self.host_network and not eni
+
+    @property
     def total_gpus(self) -> int:
         """GPUs of all workers together."""
         return self.workers * self.gpus

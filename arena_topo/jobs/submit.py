@@ -324,13 +324,14 @@ def _preview(job: MPIJob, how: SubmitOptions, offline: Offline, session: Session
 
     console = session.console
     queue, backend, namespace = _world(job, offline, session)
+    files = read_config_files(job)
     plan = planning.plan(
         job,
         backend,
         namespace=namespace,
         api=offline.api_version,
         cluster=None if queue is None else queue.left,
-        files=read_config_files(job),
+        files=files,
     )
     console.notes(plan.notes)
     if how.dry_run is DryRun.SERVER:

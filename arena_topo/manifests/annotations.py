@@ -20,6 +20,7 @@ from arena_topo.manifests import (
     STATE,
     STATES,
     STOPPED,
+    WAITS_SINCE,
     Guarantee,
     Manifest,
     PlacementForecast,
@@ -105,6 +106,16 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
 def reservation_note(seats: Seats, since: str) -> str:
     """The annotation of the head of the queue, for `last_reservation`; `since` is RFC 3339."""
     return f"{since} {_map_text(seats)}"
+
+
+def waits_since(mpijob: Mapping[str, Any]) -> float:
+    """Since when a stored gang waits (Unix seconds), which begins its patience.
+
+    That is when it was created, or released after a suspension.
+    """
+    meta = mpijob["metadata"]
+    begun = (meta.get("annotations") or {}).get(WAITS_SINCE) or meta.get("creationTimestamp")
+    return published.parse_time(begun) or 0.0
 
 
 def last_reservation(mpijob: Mapping[str, Any]) -> tuple[Seats, float] | None:

@@ -9,9 +9,19 @@ from typing import Any
 from msgspec import structs
 
 from arena_topo.bandwidth import Estimate
-from arena_topo.manifests import Binding, Guarantee, PlacementForecast
+from arena_topo.job import MPIJob
+from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
 from arena_topo.manifests.annotations import parse_map, placement_map
-from arena_topo.solver import Placement, Request, band
+from arena_topo.solver import (
+    Placement,
+    Reason,
+    Refusal,
+    Request,
+    Unplaceable,
+    Verdict,
+    band,
+    in_cents,
+)
 from arena_topo.solver.door import Solver, revalue
 from arena_topo.topology import Cluster, NodeName
 
@@ -33,6 +43,7 @@ def forecast_of(
     placement: Placement, cluster: Cluster | None, binding: Binding
 ) -> PlacementForecast:
     """The forecast of a placement: the bandwidth of these pods, and of joined ones."""
+    workers = parse_map(placement_map(placement))
     searched, placement = placement, valued_as(placement, cluster, binding)
     usable, inside = counted_on(placement, binding), placement.inside
     # A proof holds for the pods of the search, and for the planned GPUs.
@@ -53,7 +64,7 @@ def forecast_of(
         }
     forecast = PlacementForecast(
         state="placed",
-        workers=parse_map(placement_map(placement)),
+        workers=workers,
         bus_bandwidth=None if inside is None else _short(inside.point),
         tier=placement.tier,
         binding=binding.name,
@@ -66,6 +77,42 @@ def forecast_of(
         **estimated,
     )
     return structs.replace(forecast, optimal=False) if forecast.at_worst else forecast
+
+
+def check_bandwidth(
+    job: MPIJob,
+    placement: Placement,
+    cluster: Cluster,
+    binding: Binding,
+    *,
+    verdict: Verdict = Verdict.NOT_NOW,
+) -> None:
+    """Refuse a placement whose pods get less than --min-bandwidth under their binding.
+
+    Unplaceable, by default NOT_NOW: the GPUs among which the kubelet picks change with the use by
+    other jobs.
+    """
+    forecast = forecast_of(placement, cluster, binding)
+    if forecast.usable is None or forecast.usable >= job.min_bandwidth:
+        return
+    cause = estimates.recorded_limit(forecast)
+    rate = estimates.recorded_estimate(forecast)
+    as_bound = valued_as(placement, cluster, binding)
+    if counted_on(as_bound, binding) != as_bound.bandwidth and as_bound.worst is not None:
+        cause = f"the kubelet picks the GPUs, at worst {estimates.estimate_text(as_bound.worst)}"
+    raise Unplaceable(
+        f"the pods of {job.name} could use {rate} now, less than --min-bandwidth"
+        f" {job.min_bandwidth:g}",
+        verdict=verdict,
+        refusals=(
+            Refusal(
+                reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
+            ),
+        ),
+        why="; ".join(filter(None, [cause, binding.why])),
+        nearest=f"fits now with --min-bandwidth {in_cents(forecast.usable):g}",
+        notes=cluster.notes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

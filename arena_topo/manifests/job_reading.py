@@ -36,7 +36,7 @@ def job_of(mpijob: Manifest) -> MPIJob:
 
 
 def _job_of(mpijob: Manifest) -> MPIJob:
-    request = recorded_request(mpijob)
+    request, version = recorded_request(mpijob), version_of(mpijob)
     spec = mpijob.get("spec") or {}
     roles = spec.get("mpiReplicaSpecs") or {}
     worker = roles.get("Worker") or spec
@@ -67,7 +67,7 @@ def _job_of(mpijob: Manifest) -> MPIJob:
             for toleration in pod.get("tolerations") or ()
         ),
         # Without sshd workers on the network of one node do not conflict.
-        "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
+        "host_network": version.traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": (spec.get("runPolicy") or {}).get("activeDeadlineSeconds") or 0,
     }
     fields |= {field: request[key] for key, field in REQUEST_KEYS.items() if key in request}

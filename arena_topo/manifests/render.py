@@ -69,14 +69,14 @@ def build_plan(
     waiting: str | None = None,
     binding: Binding | None = None,
     mechanisms: Mechanisms | None = None,
-    kept: bool = False,
+    avoids_reserved: bool = False,
 ) -> Plan:
     """Build every object of a job; with a placement, pinned by the strongest mechanism.
 
     `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` chooses by the `mechanisms` of the cluster. `kept`: ACK's label reserves some nodes
-    for topology jobs, so other GPU jobs avoid them. InvalidJob if this version cannot express the
+    it, `bind` chooses by the `mechanisms` of the cluster. `avoids_reserved`: a GPU job avoids the
+    nodes that ACK's label reserves for topology jobs. InvalidJob if this version cannot express the
     job, or the namespace has no valid name.
     """
     check_namespace(namespace)
@@ -103,7 +103,7 @@ def build_plan(
         effects = taint_effects(pinned, cluster)
         first = with_pins(first, pinned, bound, effects=effects, hcas=hcas.names)
         others += claims_of(first, pinned, bound, cluster)
-    elif kept and job.gpus and not any(label.key == SCHEDULE_LABEL for label in job.selector):
+    elif avoids_reserved and not any(label.key == SCHEDULE_LABEL for label in job.selector):
         first = avoiding_reserved(first)
     if forecast is not None:
         first = annotated(first, forecast)
@@ -198,24 +198,9 @@ def _check_ours(job: MPIJob) -> None:
                 raise InvalidJob(message, why=why, hint="leave it out, or use a name of your own")
 
 
-def on_host_network(job: MPIJob) -> bool:
-    """Whether the job uses the network of its nodes, without a network interface of its own."""
-    eni = {pair.key: pair.value for pair in job.annotation}.get("k8s.aliyun.com/eni") == "true"
-    return job.host_network and not eni
-
-
-def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
-    """Whether no two workers of a job can run on one node, even if it has room.
-
-    Each worker runs sshd on the port of its image, and on the network of a node only one worker
-    gets that port (kubeflow/mpi-operator issue 593).
-    """
-    return api.traits.sshd and on_host_network(job)
-
-
 def version_remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     """Notes about flags that one version of MPIJob treats differently."""
-    if not one_per_node(job, api):
+    if not (job.on_host_network and api.traits.sshd):
         return ()
     return (
         "--hostNetwork: no two pods of workers share a node, as sshd has its port there; where"
@@ -298,7 +283,7 @@ def _context(
         "tolerations": [
             {key: value for key, value in asdict(own).items() if value} for own in job.toleration
         ],
-        "host_network": on_host_network(job),
+        "host_network": job.on_host_network,
         # Init containers request no more than their pod, so that they add nothing to it.
         "compute": compute,
         "launcher_resources": {"requests": compute["launcher"], "limits": compute["launcher"]}

@@ -6,9 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.manifests import WAITS_SINCE, Manifest
-from arena_topo.topology import published
-
 if TYPE_CHECKING:
     from arena_topo.job import MPIJob
 
@@ -54,13 +51,3 @@ def training_request(request: str | Mapping[str, Any]) -> Mapping[str, Any] | No
     if not known.get("workload") and not known.get("gradientBytes"):
         return None
     return {key: known[key] for key in ("workers", "gpus", *_TRAINING) if key in known}
-
-
-def patience_end(mpijob: Manifest, patience: int) -> float:
-    """When the patience of a stored gang ends (Unix seconds), which is so many seconds long.
-
-    It begins when the gang begins to wait: when it was created, or let go after a suspension.
-    """
-    meta = mpijob["metadata"]
-    begun = (meta.get("annotations") or {}).get(WAITS_SINCE) or meta.get("creationTimestamp")
-    return (published.parse_time(begun) or 0.0) + patience

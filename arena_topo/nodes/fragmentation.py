@@ -22,7 +22,7 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import estimates
 from arena_topo.manifests.binding import is_certain
-from arena_topo.solver import UNLIMITED, Request, band, distances
+from arena_topo.solver import UNLIMITED, Request, band
 from arena_topo.solver.door import GPUSets, NodeChoice, Solver, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 from arena_topo.words import counted, listed
@@ -281,7 +281,7 @@ def _gang(size: int, now: Solver, empty: Solver, asked: _Asked, *, certain: bool
         if best is None or size < SMALLEST_SET
         else _usable(now, pieces, best, certain=certain),
         nodes=None if best is None else best.worth.nodes,
-        tier=None if best is None else list(distances(now.cluster))[best.worth.distance],
+        tier=None if best is None else list(now.cluster.distances)[best.worth.distance],
     )
 
 

@@ -159,6 +159,10 @@ class Situation:
         """The solver of the emptied cluster."""
         return self.followers.emptied.at(self.emptied)
 
+    def best_ever(self, request: Request) -> Placement | None:
+        """The best placement of a gang on the emptied cluster."""
+        return self.solver.find(request)
+
     def overlapping(self, seats: Seats, gpus: int) -> Iterator[tuple[JobUse | None, int]]:
         """The jobs on the GPUs of these seats, `gpus` each, with the number of their GPUs there.
 

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from arena_topo.queueing import Situation, Waiting
 from arena_topo.solver import Placement, Request, band, band_edge
-from arena_topo.solver.door import Solver
 
 WORTHWHILE = 1 / 3
 """The share of the best bandwidth from which a gang starts: our choice. In replays
@@ -64,15 +63,11 @@ def nodes_text(placement: Placement) -> str:
 
 
 def least_bandwidth(
-    request: Request, emptied: Solver, *, share: float = WORTHWHILE
-) -> tuple[float, Placement | None]:
-    """The least GB/s with which a gang should start, and its best placement; 0 if any will do."""
-    best = emptied.find(request)
-    if best is not None:
-        best = _promised(request, best)
-    if best is None or best.bandwidth is None or best.bandwidth.guess:
-        return 0.0, best
-    return band_edge(band(best.bandwidth.point)) * share, best
+    request: Request, best: Placement | None, *, share: float = WORTHWHILE
+) -> float:
+    """The least GB/s with which a gang should start, by its best placement; 0 if any will do."""
+    rate = None if best is None else _promised(request, best).bandwidth
+    return 0.0 if rate is None or rate.guess else band_edge(band(rate.point)) * share
 
 
 def _promised(request: Request, placement: Placement) -> Placement:
@@ -85,22 +80,24 @@ def patient_request(gang: Waiting, situation: Situation, *, share: float = WORTH
     """The request of a gang, with the least bandwidth for which it waits now."""
     if situation.now >= gang.until:
         return gang.request
-    least, _best = least_bandwidth(gang.request, situation.solver, share=share)
+    least = least_bandwidth(gang.request, situation.best_ever(gang.request), share=share)
     return structs.replace(gang.request, min_bandwidth=max(least, gang.request.min_bandwidth))
 
 
 def waits_for(
     request: Request,
     offer: Placement,
-    emptied: Solver,
+    best: Placement | None,
     *,
     until: float,
     share: float = WORTHWHILE,
 ) -> PatientWait | None:
-    """The wait of a gang that would be worth it in place of an offer, until a time; else None."""
-    least, best = least_bandwidth(request, emptied, share=share)
-    offer = _promised(request, offer)
-    rate = offer.bandwidth
+    """The wait for the best placement that would be worth it in place of an offer; else None.
+
+    `best` is the best placement on the emptied cluster; the gang is patient `until` a time.
+    """
+    least, rate = least_bandwidth(request, best, share=share), _promised(request, offer).bandwidth
     if best is None or rate is None or rate.guess or rate.point >= least:
         return None
+    best, offer = (_promised(request, placement) for placement in (best, offer))
     return PatientWait(best=best, offer=offer, until=until)

@@ -126,7 +126,7 @@ def reserved_placement(gang: Waiting, situation: Situation, rule: QueueRule) -> 
     The last one is kept while it is possible and not clearly worse than the cheapest.
     """
     request = patient_request(gang, situation, share=rule.worthwhile)
-    whole = situation.solver.find(request)
+    whole = situation.best_ever(request)
     if whole is None or rule.price is None:
         return whole
     last, (seats, _since) = None, gang.last or ((), 0.0)

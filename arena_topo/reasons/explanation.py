@@ -36,8 +36,8 @@ from arena_topo.gang import fairness, planning
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
+from arena_topo.manifests.forecast import check_bandwidth
 from arena_topo.manifests.job_reading import job_of
-from arena_topo.manifests.requests import patience_end
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.queueing.reservation import QueueHead, left_for
 from arena_topo.reasons import launcher_log
@@ -350,7 +350,7 @@ def _in_cluster(backend: Backend, facts: JobFacts, denied: list[Denied]) -> _Loo
             raise
         if job.min_bandwidth:
             binding = site.bind(job, placement, left)
-            planning.check_bandwidth(job, placement, left, binding)
+            check_bandwidth(job, placement, left, binding)
     except Unplaceable as refused:
         if head is not None and snapshot is not None and planning.fit(job, cluster) is not None:
             look.fit = Fit(
@@ -383,10 +383,10 @@ def _wait(
     """What a gang that could have this placement waits for while it is patient; else None."""
     if mine is None or mine.suspender is not None:
         return None
-    until = patience_end(mine.manifest, job.patience)
+    until = mine.waits_since + job.patience
     if snapshot.now >= until:
         return None
-    return waits_for(request, offer, Solver(snapshot.emptied()), until=until)
+    return waits_for(request, offer, Solver(snapshot.emptied()).find(request), until=until)
 
 
 def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
@@ -531,7 +531,7 @@ def _here(backend: Backend, engine: Pausing, status: JobStatus, now: float) -> _
         wait = None
         if status.until is not None and now < status.until:
             machines = Solver(replace(cluster, nodes=tuple(backend.machines())))
-            wait = waits_for(request, offer, machines, until=status.until)
+            wait = waits_for(request, offer, machines.find(request), until=status.until)
         look.fit = Fit(verdict=Fits.PLACEABLE, wait=wait)
     return look
 

@@ -14,7 +14,7 @@ import math
 import operator
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -97,30 +97,21 @@ def replay_trace(trace: Trace, rules: ReplayRules, case: ReplayCase) -> ReplayOu
     return _Replay(trace, rules, case).run()
 
 
-class _IdleSolver(Solver):
-    """The solver of the cluster without jobs, which never changes: each answer is cached."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        self._answers: dict[tuple[object, ...], Placement | None] = {}
-
-    def find(self, request: Request) -> Placement | None:
-        key = (request.workers, request.gpus, request.min_bandwidth, request.policy)
-        if key not in self._answers:
-            self._answers[key] = super().find(request)
-        return self._answers[key]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _ReplaySituation(Situation):
     """The situation on a cluster whose idle state has a solver already."""
 
     idle: Solver
+    best: Callable[[Request], Placement | None]
 
     @cached_property
     def solver(self) -> Solver:
         """The solver of the emptied cluster."""
         return self.idle
+
+    def best_ever(self, request: Request) -> Placement | None:
+        """The best placement of a gang on the emptied cluster, which is cached."""
+        return self.best(request)
 
 
 class _Gang:
@@ -190,7 +181,8 @@ class _Replay:
         self.chance = random.Random(f"choice {case.seed}")  # noqa: S311 - nothing is secret here
         self.kinds = _workloads(trace, case.seed)
         cluster = rules.cluster
-        self.idle = _IdleSolver(cluster)
+        self.idle = Solver(cluster)
+        self.best: dict[tuple[object, ...], Placement | None] = {}
         self.nodes = {node.name: node for node in cluster.nodes}
         self.empty = dict(self.nodes)
         self.models = {node.name: node.machine.model or "" for node in cluster.nodes}
@@ -294,7 +286,7 @@ class _Replay:
                 policy=policy_of_solver(self.case.policy) or Policy.PACK,
             )
             shape = self.shapes[key] = _Shape(request, job.priority, job.timeout)
-        if self.idle.find(shape.request) is None:
+        if self._best(shape.request) is None:
             self.never[self._why_never(shape)] += 1
             return
         if not shape.gangs:
@@ -396,10 +388,17 @@ class _Replay:
         until = self._until(shape)
         share = self.case.worthwhile
         if self.now < until and waits_for(
-            shape.request, placement, self.idle, until=until, share=share
+            shape.request, placement, self._best(shape.request), until=until, share=share
         ):
             return WaitCause.PATIENCE, not beside
         return placement
+
+    def _best(self, request: Request) -> Placement | None:
+        """The best placement on the cluster without jobs, which never changes; cached."""
+        key = (request.workers, request.gpus, request.min_bandwidth, request.policy)
+        if key not in self.best:
+            self.best[key] = self.idle.find(request)
+        return self.best[key]
 
     def _until(self, shape: _Shape) -> float:
         """When the patience of the first job of a shape ends."""
@@ -446,6 +445,7 @@ class _Replay:
                 running=tuple(running for running, _ in self.running.values()),
                 now=self.now,
                 idle=self.idle,
+                best=self._best,
             )
             head = head_of([waits], situation, self.rule)
         if head is None:
@@ -517,7 +517,7 @@ class _Replay:
         self.running[running.key] = running, gang
         heapq.heappush(self.events, (now + takes, _END, gang.index))
         if self.first <= gang.index < self.last:
-            best = self.idle.find(shape.request)
+            best = self._best(shape.request)
             assert best is not None
             self.records[gang.index] = ReplayedJob(
                 row=gang.index,
@@ -539,7 +539,7 @@ class _Replay:
         self, index: int, request: Request, placement: Placement
     ) -> tuple[float, float, float]:
         """How many times longer a step takes than with the best placement, and the range."""
-        best = self.idle.find(request)
+        best = self._best(request)
         now, ideal = placement.bandwidth, None if best is None else best.bandwidth
         if now is None or ideal is None or now == ideal:
             return 1.0, 1.0, 1.0

@@ -37,7 +37,7 @@ import msgspec
 
 from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError, InvalidJob
-from arena_topo.topology import BEYOND, NODE_TIER, Cluster, Node, NodeName
+from arena_topo.topology import Node, NodeName
 from arena_topo.words import listed
 
 UNLIMITED = math.inf
@@ -304,12 +304,6 @@ def in_cents(rate: float) -> float:
     """The largest number of GB/s with two decimal places that is not above a rate."""
     cents = math.floor(round(rate * 100, 6))
     return (cents if cents / 100 <= rate else cents - 1) / 100
-
-
-def distances(cluster: Cluster) -> dict[str, int]:
-    """The words for the distance between nodes, nearest first, each with its number."""
-    levels = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
-    return {level: distance for distance, level in enumerate(levels)}
 
 
 def once_empty(today: Iterable[Node]) -> str:

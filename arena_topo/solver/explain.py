@@ -24,7 +24,6 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
-    distances,
     in_cents,
     once_empty,
 )
@@ -260,7 +259,7 @@ class _Changes:
 
     def _farther(self) -> Sequence[RequestChange]:
         """Levels further out, the nearest first."""
-        levels = list(distances(self.index.fabric))
+        levels = list(self.index.fabric.distances)
         outward = levels[levels.index(self.request.required or "") + 1 :]
         return [(f"with --topology-required {level}", {"required": level}) for level in outward]
 

@@ -26,7 +26,6 @@ from arena_topo.solver import (
     Request,
     band,
     band_edge,
-    distances,
 )
 from arena_topo.solver.classes import (
     Candidates,
@@ -131,7 +130,7 @@ def outermost(request: Request, index: Index) -> Iterator[Way]:
     A gang that fits in any nearer way also fits in one of these.
     """
     workers, tiers = request.workers, index.fabric.tiers
-    farthest = distances(index.fabric)[request.required or BEYOND]
+    farthest = index.fabric.distances[request.required or BEYOND]
     alone = Way(CLUSTER_LEVEL, index.terms(request, Hosts.NODE), Demand(workers, 1))
     if farthest == 0 or workers == 1 or request.max_nodes == 1:
         yield alone
@@ -171,7 +170,7 @@ def outermost_of_parts(
     request: Request, index: Index, kinds: Iterable[ModelAndResource]
 ) -> Iterator[Way]:
     """The ways to place a gang on parts of NVLink domains, each network rate once."""
-    farthest = distances(index.fabric)[request.required or BEYOND]
+    farthest = index.fabric.distances[request.required or BEYOND]
     if farthest == 0 or request.workers == 1 or request.max_nodes == 1:
         return
     rates = set()
@@ -207,7 +206,7 @@ class Search:
         self.pool = pool
         self.index = pool.index
         self.candidates = pool.candidates(request)
-        levels = distances(self.index.fabric)
+        levels = self.index.fabric.distances
         self._farthest = levels[request.required or BEYOND]
         preferred = levels[request.preferred] if request.preferred else self._farthest
         self._nearest = min(preferred, self._farthest)
@@ -538,7 +537,7 @@ class Search:
         self, level: int | None, choice: Choice, floor: Floor, network: float
     ) -> NodeChoice:
         distance = 0 if level is None else self.index.distance(level)
-        levels = distances(self.index.fabric)
+        levels = self.index.fabric.distances
         preferred = levels[self.request.preferred] if self.request.preferred else distance
         loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.loads)
         classes = [(self.candidates.classes[at], workers) for at, workers in loads]

@@ -665,6 +665,12 @@ class Cluster:
             graph.add_edge(above, node.name)
         return graph
 
+    @property
+    def distances(self) -> dict[str, int]:
+        """The words for the distance between nodes, nearest first, each with its number."""
+        levels = [NODE_TIER, *(tier.name for tier in reversed(self.tiers)), BEYOND]
+        return {level: distance for distance, level in enumerate(levels)}
+
     def rate(self, level: str) -> float | None:
         """GB/s of a level, a tier or `beyond`; None if nobody gave it."""
         rates = {tier.name: tier.bandwidth for tier in self.tiers}

@@ -31,14 +31,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 
-from arena_topo.errors import UsageError, near
+from arena_topo.errors import InvalidJob, UsageError, near
 from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import (
     BEYOND,
@@ -47,6 +47,7 @@ from arena_topo.topology import (
     NVLINK,
     USUAL,
     WITHOUT_RDMA,
+    Cluster,
     NodeName,
     Plugin,
     PoolRates,
@@ -383,6 +384,25 @@ _WORDS: Mapping[str, str] = {
 
 KNOWN_LEVELS = frozenset({NODE_TIER, BEYOND, *_WORDS.values()})
 """All level names of the known labels; --fabric may define others."""
+
+
+def levels_text(cluster: Cluster) -> str:
+    """The levels of a cluster as a user names them: `node, rack`."""
+    return ", ".join(word for word in cluster.distances if word != BEYOND)
+
+
+def check_level(flag: str, level: str, cluster: Cluster, elsewhere: Iterable[str] = ()) -> None:
+    """Raise InvalidJob if a flag names a level that neither the cluster nor `elsewhere` has."""
+    known = (*cluster.distances, *elsewhere)
+    if level and level not in known:
+        raise InvalidJob(
+            f"{flag} {level}: this cluster has no such level",
+            why=f"its levels: {levels_text(cluster)}",
+            hint=near(level, known)
+            or "leave it out, or on a cluster name the levels with --fabric FILE",
+            flag=flag,
+        )
+
 
 _MACHINES = (
     "kubernetes.io/hostname",

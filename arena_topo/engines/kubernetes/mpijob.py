@@ -40,6 +40,7 @@ from arena_topo.manifests.annotations import (
     recorded_placement,
     recorded_request,
     unknown_record,
+    waits_since,
 )
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
@@ -289,10 +290,9 @@ def _until(mpijob: Object, phase: Phase, forecast: PlacementForecast | None) -> 
     if phase is not Phase.PENDING or cause is None or cause.code != CauseCode.PATIENCE:
         return None
     from arena_topo.manifests.job_reading import job_of  # noqa: PLC0415  patient jobs alone
-    from arena_topo.manifests.requests import patience_end  # noqa: PLC0415  patient jobs alone
 
     with contextlib.suppress(InvalidJob):
-        return patience_end(dict(mpijob), job_of(dict(mpijob)).patience)
+        return waits_since(mpijob) + job_of(dict(mpijob)).patience
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
@@ -23,9 +23,12 @@ from arena_topo.manifests import (
     TRIES_ANNOTATION,
     Manifest,
 )
-from arena_topo.manifests.annotations import unknown_record
+from arena_topo.manifests.annotations import last_reservation, unknown_record, waits_since
 from arena_topo.numbers import parse_count
 from arena_topo.topology import Cluster, published
+
+if TYPE_CHECKING:
+    from arena_topo.solver import Seats
 
 Object = Mapping[str, Any]
 
@@ -42,7 +45,8 @@ class QueuedJob:
     the time of the record by the server's clock (Unix seconds). `suspender` is the only one that
     may resume the job, None for arena-topo. `timeout` is the limit of its running time in seconds,
     None without one; `started` the time of its resumption. `tries` counts the failed starts.
-    `incomplete`: the submitter has not created all objects of the job.
+    `incomplete`: the submitter has not created all objects of the job. It `waits_since` a time,
+    which begins its patience; `last` is what it has reserved as the head of the queue.
     """
 
     namespace: str
@@ -59,6 +63,8 @@ class QueuedJob:
     reserved: str | None = None
     timeout: float | None
     started: float | None
+    waits_since: float = 0.0
+    last: tuple[Seats, float] | None = None
     manifest: Manifest
 
     @property
@@ -237,6 +243,7 @@ def _as_queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | Non
     if meta.get("deletionTimestamp"):
         return None
     return QueuedJob(
+        started=started(mpijob),
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         created=parse_time(meta.get("creationTimestamp")) or 0.0,
@@ -250,7 +257,8 @@ def _as_queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | Non
         incomplete=INCOMPLETE in notes,
         reserved=notes.get(RESERVED_ANNOTATION),
         timeout=time_limit(mpijob),
-        started=started(mpijob),
+        last=last_reservation(mpijob),
+        waits_since=waits_since(mpijob),
         manifest=dict(mpijob),
     )
 

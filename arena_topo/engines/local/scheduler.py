@@ -325,8 +325,10 @@ def _check_patience(job: Job, left: Cluster) -> None:
     if submission.request is None or time.time() >= until:
         return
     offer = Solver(left).find(submission.request)
-    machines = Solver(local_machines(submission.emulate))
-    wait = None if offer is None else waits_for(submission.request, offer, machines, until=until)
+    if offer is None:
+        return
+    best = Solver(local_machines(submission.emulate)).find(submission.request)
+    wait = waits_for(submission.request, offer, best, until=until)
     if wait is not None:
         raise _ToWait(patience_cause(wait))
 
