@@ -270,7 +270,7 @@ class Controller:
     _uncleared: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _quotas: dict[str, list[Manifest]] = field(default_factory=dict)
     _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
-    _head: tuple[Snapshot, QueueHead | None, Cluster] | None = None
+    _head: _Head | None = None
     _followers: Followers = field(default_factory=Followers)
     _beside: Follower = field(default_factory=Follower)
     _fit: dict[tuple[object, ...], bool] = field(default_factory=dict)
@@ -971,20 +971,31 @@ class Controller:
         return offer is not None and waits_for(request, offer, idle, until=math.inf) is None
 
     def _head_of(self, view: Snapshot) -> QueueHead | None:
-        """The head of the queue of a view, which is computed once."""
-        if self._head is None or self._head[0] is not view:
+        """The head of the queue of a view, which is computed once.
+
+        It counts for later views as well for some time, until something relevant has changed.
+        """
+        head = self._head
+        if head is not None and head.view is not view:
+            same = view.now < head.until and self._matters(view) == self._matters(head.view)
+            head = self._head = head._replace(view=view) if same else None
+        if head is None:
             whole, site = view.cluster(), self.starter.site
-            head = head_of_queue(view, self.queue, site, self._blocked, self._followers)
-            left = whole if head is None else left_for(head, whole)
-            self._head = view, head, left
+            first = head_of_queue(view, self.queue, site, self._blocked, self._followers)
+            left, until = whole, view.now + self._unseen()
+            if first is not None:
+                left = left_for(first, whole)
+                patient = view.now < first.gang.until
+                until = min(until, first.gang.until) if patient else until
+            self._head = head = _Head(view, first, left, until)
             self._fit.clear()
-        return self._head[1]
+        return head.first
 
     def _beside_head(self, view: Snapshot) -> Cluster:
         """What the head of the queue leaves for others."""
         self._head_of(view)
         assert self._head is not None
-        return self._head[2]
+        return self._head.left
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:
         """Record why a gang waits, if the reason is new."""
@@ -1004,10 +1015,7 @@ class Controller:
         # Set before the attempt: after a failure the next try is at the next due time.
         self._published = self.clock()
         mine = fairness.newcomer(SOME_JOB, namespace="", priority=self.queue.priority(""))
-        # Time alone moves no reservation before the next round.
-        known = self._head is not None and self._matters(view) == self._matters(self._head[0])
-        head = self._head[1] if self._head is not None and known else self._head_of(view)
-        left = fairness.left_to(mine, view.cluster(), head, view.now)
+        left = fairness.left_to(mine, view.cluster(), self._head_of(view), view.now)
         self.queue.publish_view(left, now=view.now)
         if self.ack:
             self.queue.mirror(self._tell_once)
@@ -1025,6 +1033,20 @@ class _Seen:
     now: float
     view: Snapshot
     quiet: bool
+
+
+class _Head(NamedTuple):
+    """The first gang of the queue of a view, and what it leaves for others.
+
+    Until a time (Unix seconds) it counts for other views as well, if they differ in nothing that
+    matters. After that a quota may have changed, which is not watched, or the gang's patience is
+    over.
+    """
+
+    view: Snapshot
+    first: QueueHead | None
+    left: Cluster
+    until: float
 
 
 class _Pods(NamedTuple):
