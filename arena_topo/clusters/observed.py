@@ -11,7 +11,7 @@ import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -507,13 +507,18 @@ class _Machines:
         """Note that a key of a node's ConfigMap is invalid, with the consequence."""
         self._notes.add(config_map.path, key, f"{error}; {_INSTEAD[key].format(node=node)}")
 
+    @cached_property
+    def _looked(self) -> Mapping[str, float]:
+        """When the agent of each node has looked at it (Unix seconds), as far as that is known."""
+        times = {
+            node: published.parse_time(config_map.data.get(published.OBSERVED))
+            for node, config_map in self._config_maps.items()
+        }
+        return {node: at for node, at in times.items() if at is not None}
+
     def stale(self, now: float | None) -> Iterable[Note]:
         """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
-        looked = {
-            node: at
-            for node, config_map in self._config_maps.items()
-            if (at := published.parse_time(config_map.data.get(published.OBSERVED))) is not None
-        }
+        looked = self._looked
         if now is None:
             now = max(looked.values(), default=0.0)
         for node, at in looked.items():
