@@ -85,17 +85,23 @@ def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(
     assert written(crowded.api) == []
 
 
-def test_a_view_that_is_published_again_unchanged_needs_no_search_for_the_head(
-    crowded, monkeypatch
-):
-    crowded.rounds(2)
+def searches_for_the_head(patch: pytest.MonkeyPatch) -> list[str]:
+    """The gangs for which the controller searches a place to reserve, from now on."""
     search, searched = queue_rule.reserved_placement, list[str]()
 
     def counted(gang, *rest):
         searched.append(gang.key)
         return search(gang, *rest)
 
-    monkeypatch.setattr(queue_rule, "reserved_placement", counted)
+    patch.setattr(queue_rule, "reserved_placement", counted)
+    return searched
+
+
+def test_a_view_that_is_published_again_unchanged_needs_no_search_for_the_head(
+    crowded, monkeypatch
+):
+    crowded.rounds(2)
+    searched = searches_for_the_head(monkeypatch)
     crowded.api.requests.clear()
     crowded.later(16)
     crowded.rounds()
@@ -103,6 +109,16 @@ def test_a_view_that_is_published_again_unchanged_needs_no_search_for_the_head(
     assert searched == []
     crowded.cluster.pod("theirs", "node-0", 0)
     crowded.later(16)
+    crowded.rounds()
+    assert searched == ["default/one"]
+
+
+def test_the_head_is_searched_anew_after_a_while_as_a_quota_may_have_changed(crowded, monkeypatch):
+    crowded.rounds(2)
+    searched = searches_for_the_head(monkeypatch)
+    crowded.rounds()
+    assert searched == []
+    crowded.later(REASON_PERIOD + 1)
     crowded.rounds()
     assert searched == ["default/one"]
 

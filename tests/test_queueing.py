@@ -530,7 +530,7 @@ def test_a_gang_of_one_worker_reserves_the_node_where_the_youngest_jobs_are_fewe
     def greedy(at: int) -> float:
         one, cost = seen.cluster.nodes[at], 0.0
         free = one.free_count
-        by_name = sorted(seen.uses[one.name], key=lambda use: use.job.key, reverse=True)
+        by_name = sorted(seen.uses(one), key=lambda use: use.job.key, reverse=True)
         for use in sorted(by_name, key=lambda use: use.job.remaining(NOW)):
             if free >= size:
                 break

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from arena_topo.clusters.records import (
     SliceRecord,
     TopologyRecord,
     Unread,
+    Workers,
     record_of,
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
@@ -112,8 +114,9 @@ class ClusterReader:
     ) -> ClusterReading:
         """Build the cluster as `cluster` does, with its sources."""
         by_type: dict[type, list[Any]] = defaultdict(list)
-        for item in objects:
-            by_type[type(item)].append(item)
+        # Objects of a type come in a row.
+        for form, run in groupby(objects, type):
+            by_type[form] += run
         records: dict[str, list[Any]] = defaultdict(list)
         unread: list[Note] = []
         for form, items in by_type.items():
@@ -138,9 +141,20 @@ _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
 
 _UNUSED = NodeUsage()
 
-_KNOWN_USES = 3
-"""The states of each node that are remembered: a controller asks for the cluster as it is, without
-the jobs of arena-topo, and without one job."""
+_READINGS = 3
+"""The readings that are remembered: a controller asks for the cluster as it is, without the jobs of
+arena-topo, and without one job."""
+
+
+class _Reading(NamedTuple):
+    """The records of pods and jobs of a reading by their ids, and what they make of each node.
+
+    None of them is odd, so there were no notes.
+    """
+
+    records: Mapping[int, PodRecord | JobRecord]
+    uses: Mapping[str, NodeUsage]
+    nodes: Mapping[str, Node]
 
 
 class _Inventory:
@@ -195,9 +209,7 @@ class _Inventory:
             unused = [idle.used(_UNUSED, Notes()) for idle in self._idle]
             for idle, node in zip(self._idle, calibrated(unused), strict=True):
                 idle.measured(node.machine)
-        self._known: dict[str, deque[tuple[_Concerned, NodeUsage, Node]]] = {
-            idle.name: deque(maxlen=_KNOWN_USES) for idle in self._idle
-        }
+        self._readings: deque[_Reading] = deque(maxlen=_READINGS)
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was built from exactly these records."""
@@ -222,9 +234,8 @@ class _Inventory:
             served=self._devices.nodes,
             kubelets=self._machines.kubelets,
         )
-        # Claims and oddities may concern any node.
-        odd = claims or any(pod.notes for pod in pods) or any(job.notes for job in jobs)
-        known = None if odd else self._changed(pods, jobs, sources)
+        # Claims may concern any node.
+        known = None if claims else self._changed(pods, jobs, sources)
         if known is None:
             uses: Mapping[str, NodeUsage] = uses_of(pods, jobs, sources, notes)
             nodes = tuple(node.used(uses.get(node.name, _UNUSED), notes) for node in self._idle)
@@ -244,64 +255,70 @@ class _Inventory:
     def _changed(
         self, pods: list[PodRecord], jobs: list[JobRecord], sources: AllocationSources
     ) -> tuple[Mapping[str, NodeUsage], tuple[Node, ...]] | None:
-        """The use of all nodes, computed anew where the records that concern a node have changed.
+        """The use of all nodes, computed anew where it may differ from that of a known reading.
 
         None if something there is odd, so that there are notes.
         """
-        concerned = _concerned(pods, jobs)
-        uses: dict[str, NodeUsage] = {}
-        nodes: dict[str, Node] = {}
-        new: dict[str, _Concerned] = {}
-        for name, states in self._known.items():
-            mine = concerned.get(name, ())
-            for state in states:
-                if state[0] == mine:
-                    _, uses[name], nodes[name] = state
-                    break
-            else:
-                new[name] = mine
-        if new:
-            some = {id(one) for mine in new.values() for one in mine}
-            notes = Notes()
-            fresh = uses_of(
-                [pod for pod in pods if id(pod) in some],
-                [job for job in jobs if id(job) in some],
-                sources,
-                notes,
-            )
-            for idle in self._idle:
-                if idle.name in new:
-                    use = uses[idle.name] = fresh.get(idle.name, _UNUSED)
-                    node = nodes[idle.name] = idle.used(use, notes)
-                    self._known[idle.name].appendleft((new[idle.name], use, node))
-            if notes:
-                for name in new:
-                    self._known[name].popleft()
-                return None
-        return uses, tuple([nodes[idle.name] for idle in self._idle])
+        both: list[PodRecord | JobRecord] = [*pods, *jobs]
+        records = dict(zip(map(id, both), both, strict=True))
+        first = _Reading({}, {}, {})
+        near = min(
+            reversed(self._readings),
+            key=lambda reading: abs(len(reading.records) - len(records)),
+            default=first,
+        )
+        # Records that are remembered exist, so no others get their ids.
+        changed = near.records.keys() ^ records.keys()
+        news = [near.records.get(at) or records[at] for at in changed]
+        if any(record.notes for record in news):
+            return None
+        idle = self._idle
+        if near is not first:
+            names = _concerned(news, jobs)
+            idle = [node for node in idle if node.name in names]
+            jobs = [job for job in jobs if not names.isdisjoint(_nodes_of(job))]
+            workers = {f"{job.name}-worker-{index}" for job in jobs for index, *_ in _places(job)}
+            pods = [pod for pod in pods if pod.node in names or pod.name in workers]
+        notes = Notes()
+        fresh = uses_of(pods, jobs, sources, notes)
+        uses, nodes = dict(near.uses), dict(near.nodes)
+        for node in idle:
+            use = uses[node.name] = fresh.get(node.name, _UNUSED)
+            nodes[node.name] = node.used(use, notes)
+        if notes:
+            return None
+        self._readings.append(_Reading(records, uses, nodes))
+        return uses, tuple(nodes.values())
 
 
-_Concerned = Sequence[PodRecord | JobRecord | None]
-"""The records that decide on the use of one node: its pods, and the jobs with recorded workers
-there, each followed by the pod of that worker."""
+def _places(job: JobRecord) -> Workers:
+    """The workers that a job has, and those that it reserves for."""
+    return (*job.workers, *job.reserved)
 
 
-def _concerned(pods: list[PodRecord], jobs: list[JobRecord]) -> Mapping[str, _Concerned]:
-    """The records that concern each node."""
-    by_node: dict[str | None, list[PodRecord | JobRecord | None]] = defaultdict(list)
-    for pod in pods:
-        by_node[pod.node].append(pod)
-    over = [pod for pod in by_node.pop(None, ()) if isinstance(pod, PodRecord) and pod.over]
-    workers: dict[str, dict[str, PodRecord]] = defaultdict(dict)
-    if jobs:
-        named = [pod for pod in pods if pod.node is not None] + over
-        for pod in named:
-            workers[pod.namespace][pod.name] = pod
+def _nodes_of(job: JobRecord) -> Iterable[str]:
+    return (node for _, node, _ in _places(job))
+
+
+def _concerned(changed: Iterable[PodRecord | JobRecord], jobs: Iterable[JobRecord]) -> set[str]:
+    """The nodes whose use may have changed with these records.
+
+    A pod concerns its own node, and those on which a job has recorded its workers, since it may be
+    one of them.
+    """
+    names: set[str] = set()
+    owners: set[tuple[str, str]] = set()
+    for record in changed:
+        if isinstance(record, JobRecord):
+            names.update(_nodes_of(record))
+        else:
+            owners.add((record.namespace, record.name.rpartition("-worker-")[0]))
+            if record.node is not None:
+                names.add(record.node)
     for job in jobs:
-        of_job = workers[job.namespace].get
-        for index, node, _ in (*job.workers, *job.reserved):
-            by_node[node] += job, of_job(f"{job.name}-worker-{index}")
-    return {str(name): tuple(mine) for name, mine in by_node.items()}
+        if job.key in owners:
+            names.update(_nodes_of(job))
+    return names
 
 
 def _where(labels: Object, known: NodeGPUs) -> Object:
@@ -490,13 +507,18 @@ class _Machines:
         """Note that a key of a node's ConfigMap is invalid, with the consequence."""
         self._notes.add(config_map.path, key, f"{error}; {_INSTEAD[key].format(node=node)}")
 
+    @cached_property
+    def _looked(self) -> Mapping[str, float]:
+        """When the agent of each node has looked at it (Unix seconds), as far as that is known."""
+        times = {
+            node: published.parse_time(config_map.data.get(published.OBSERVED))
+            for node, config_map in self._config_maps.items()
+        }
+        return {node: at for node, at in times.items() if at is not None}
+
     def stale(self, now: float | None) -> Iterable[Note]:
         """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
-        looked = {
-            node: at
-            for node, config_map in self._config_maps.items()
-            if (at := published.parse_time(config_map.data.get(published.OBSERVED))) is not None
-        }
+        looked = self._looked
         if now is None:
             now = max(looked.values(), default=0.0)
         for node, at in looked.items():

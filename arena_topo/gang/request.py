@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import msgspec
 
@@ -166,13 +167,16 @@ others, such as disk-pressure, exclude pods by themselves."""
 def excluded_nodes(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
     """The nodes excluded by the job's flags, by taints or by a reservation, and the reasons."""
     # If some nodes are reserved for topology jobs, these jobs use no others.
-    set_aside = any(node.dedicated for node in cluster.nodes)
+    set_aside = any(map(_dedicated, cluster.nodes))
+    any_node = set_aside or job.selector
     return {
         node.name: reason
-        for node in cluster.nodes
-        if (set_aside or node.taints or job.selector)
-        and (reason := _reason(job, node, apart=set_aside and not node.dedicated)) is not None
+        for node in (cluster.nodes if any_node else filter(_taints, cluster.nodes))
+        if (reason := _reason(job, node, apart=set_aside and not node.dedicated)) is not None
     }
+
+
+_dedicated, _taints = attrgetter("dedicated"), attrgetter("taints")
 
 
 def set_aside_for_topology(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:

@@ -118,24 +118,23 @@ class Situation:
     followers: Followers = field(default_factory=Followers, repr=False, compare=False)
 
     @cached_property
-    def uses(self) -> Mapping[NodeName, tuple[JobUse, ...]]:
-        """The jobs on each node."""
-        jobs = {job.key: job for job in self.running}
-        uses = {
-            node.name: tuple(
-                JobUse(jobs[job], gpus, max(0, size - count(gpus)))
-                for job, size, gpus in node.holders
-                if job in jobs
-            )
-            for node in self.cluster.nodes
-        }
-        for node in self._reserved:
-            uses[node.name] += tuple(
-                JobUse(jobs[entry.job], entry.gpus, entry.unnamed)
-                for entry, _ in node.reservations()
-                if entry.job in jobs
-            )
-        return uses
+    def _jobs(self) -> Mapping[str, Running]:
+        return {job.key: job for job in self.running}
+
+    def uses(self, node: Node) -> tuple[JobUse, ...]:
+        """The jobs on a node."""
+        jobs = self._jobs
+        uses = [
+            JobUse(jobs[job], gpus, max(0, size - count(gpus)))
+            for job, size, gpus in node.holders
+            if job in jobs
+        ]
+        uses += [
+            JobUse(jobs[entry.job], entry.gpus, entry.unnamed)
+            for entry, _ in node.reservations()
+            if entry.job in jobs
+        ]
+        return tuple(uses)
 
     @cached_property
     def _reserved(self) -> tuple[Node, ...]:
@@ -174,7 +173,7 @@ class Situation:
                 continue
             named, unnamed = wanted[node.name]
             others = GPUSet(named & ~node.free)
-            for use in self.uses[node.name]:
+            for use in self.uses(node):
                 # GPUs without indexes may be any of their node.
                 if unnamed or use.unnamed or use.gpus & named:
                     shared = count(GPUSet(use.gpus & named))

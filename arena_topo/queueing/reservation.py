@@ -234,9 +234,9 @@ def _offer(
     most = _Offer(0.0, node, empty, ()).room(request)
     left = sorted(uses, key=lambda use: (-prices[use.job.key], use.job.key))
     total = 0.0
-    while (offer := _Offer(total, node, empty, left)).room(request) < most:
+    while left and _Offer(0.0, node, empty, left).room(request) < most:
         total += prices[left[-1].job.key] * left.pop().size
-    return offer._replace(cost=total / max(1, most))
+    return _Offer(total / max(1, most), node, empty, left)
 
 
 def _cheapest(request: Request, situation: Situation, price: Price) -> Placement | None:
@@ -245,9 +245,10 @@ def _cheapest(request: Request, situation: Situation, price: Price) -> Placement
     usable = {node.name for node in situation.solver.usable(request)}
     pairs = zip(situation.cluster.nodes, situation.emptied.nodes, strict=True)
     offers = [
-        _offer(node, empty, situation.uses.get(node.name, ()), request, prices)
+        _offer(node, empty, situation.uses(node), request, prices)
         for node, empty in pairs
-        if node.name in usable and node.free_count < empty.free_count
+        # Readings share the nodes on which no job runs.
+        if node is not empty and node.free_count < empty.free_count and node.name in usable
     ]
     offers = sorted(
         (offer for offer in offers if offer.free() > offer.node.free_count),

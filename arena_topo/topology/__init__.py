@@ -425,7 +425,7 @@ class Node:
     @property
     def free_count(self) -> int:
         """The number of free GPUs."""
-        return max(0, count(self.free) - self.unattributed)
+        return max(0, self.free.bit_count() - self.unattributed)
 
     @property
     def reserved_for(self) -> tuple[str, ...]:

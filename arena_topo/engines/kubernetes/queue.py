@@ -12,7 +12,6 @@ import itertools
 import math
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -116,8 +115,8 @@ class Queue(Writer):
         self._priorities: dict[str, int] | None = None
         self._cache: ClusterCache | None = None
         self._last: tuple[int, Snapshot] | None = None
-        self._owned: dict[int, tuple[Object, Mapping[str, Any], tuple[str, str]]] = {}
-        """The pods of gangs by their ids, each with its job and the key of that."""
+        self._owned: dict[int, tuple[Object, Mapping[str, Any]]] = {}
+        """The pods of gangs by their ids, each with its job."""
         self._reader: ClusterReader | None = None
         self._known: tuple[Mapping[str, int], Mapping[int, _ReadJob]] | None = None
         # The controller of an object never changes.
@@ -238,7 +237,8 @@ class Queue(Writer):
         unless it is gated.
         """
         known = {(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs}
-        pods_by_job: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        # Jobs that are remembered exist, so no others get their ids.
+        pods_by_job: dict[int, list[Object]] = {id(job): [] for job in known.values()}
         denied = False
 
         def controller_uid(namespace: str, owner: Mapping[str, Any]) -> str | None:
@@ -255,17 +255,17 @@ class Queue(Writer):
         before, self._owned = self._owned, {}
         for pod in self._gang_pods():
             owned = before.get(id(pod))
-            if owned is None or owned[1] is not known.get(owned[2]):
+            mine = None if owned is None else pods_by_job.get(id(owned[1]))
+            if owned is None or mine is None:
                 meta = pod["metadata"]
-                key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-                if key not in known or not belongs(
-                    pod, known[key], partial(controller_uid, key[0])
-                ):
+                space = meta["namespace"]
+                job = known.get((space, (meta.get("labels") or {}).get(JOB_LABEL, "")))
+                if job is None or not belongs(pod, job, partial(controller_uid, space)):
                     continue
-                owned = pod, known[key], key
+                owned, mine = (pod, job), pods_by_job[id(job)]
             self._owned[id(pod)] = owned
-            pods_by_job[owned[2]].append(pod)
-        return pods_by_job
+            mine.append(pod)
+        return {key: mine for key, job in known.items() if (mine := pods_by_job[id(job)])}
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
         """The uid of the controller of a batch Job; None without one."""

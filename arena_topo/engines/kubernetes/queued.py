@@ -111,9 +111,33 @@ class Clusters:
         """The cluster without the records at these positions."""
         omitted = frozenset(positions)
         if omitted not in self._made:
-            rest = (entry for at, entry in enumerate(self.records) if at not in omitted)
+            rest = self.records
+            if omitted:
+                rest = tuple([entry for at, entry in enumerate(rest) if at not in omitted])
             self._made[omitted] = self._make(rest)
         return self._made[omitted]
+
+    @cached_property
+    def recorded(self) -> frozenset[tuple[str, str]]:
+        """The jobs with records."""
+        return frozenset([entry.key for entry in self.records if type(entry) is JobRecord])
+
+    @cached_property
+    def emptied(self) -> Cluster:
+        """The cluster as if all jobs of arena-topo had ended."""
+        records = self.records
+        claims = ClaimRecord in set(map(type, records))
+        pods = {pod.key for pod in records if claims and type(pod) is PodRecord and pod.ours}
+        # isinstance takes three times as long, since these types have a metaclass.
+        return self.without(
+            [
+                at
+                for at, entry in enumerate(records)
+                if type(entry) is JobRecord
+                or (type(entry) is PodRecord and entry.ours)
+                or (type(entry) is ClaimRecord and entry.belongs(pods))
+            ]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +163,7 @@ class Snapshot:
 
         With `pods` False also without their pods and what these claim.
         """
-        if pods and self._recorded.isdisjoint(without):
+        if pods and self.clusters.recorded.isdisjoint(without):
             return self.clusters.without(())
         return self.clusters.without(
             at
@@ -153,31 +177,13 @@ class Snapshot:
         """The records of the objects of the cluster."""
         return self.clusters.records
 
-    @cached_property
-    def _recorded(self) -> frozenset[tuple[str, str]]:
-        """The jobs with records."""
-        return frozenset([entry.key for entry in self.objects if type(entry) is JobRecord])
-
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
         return (manifest for manifest in self.objects if type(manifest) is PodRecord)
 
     def emptied(self) -> Cluster:
         """The cluster as if all jobs of arena-topo had ended."""
-        return self._emptied
-
-    @cached_property
-    def _emptied(self) -> Cluster:
-        claims = ClaimRecord in set(map(type, self.objects))
-        pods = {pod.key for pod in self.pods() if pod.ours} if claims else set()
-        # isinstance takes three times as long, since these types have a metaclass.
-        return self.clusters.without(
-            at
-            for at, entry in enumerate(self.objects)
-            if type(entry) is JobRecord
-            or (type(entry) is PodRecord and entry.ours)
-            or (type(entry) is ClaimRecord and entry.belongs(pods))
-        )
+        return self.clusters.emptied
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""

@@ -73,7 +73,8 @@ class ListWatch:
         self._changed = changed
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._items: dict[tuple[str, str], tuple[str, Any]] = {}
+        self._items: dict[tuple[str, str], Any] = {}
+        self._revisions: dict[tuple[str, str], str] = {}
         self._departed: deque[tuple[float, Any]] = deque()
         self.path = ""
         """The path of the list; empty if it is not served."""
@@ -95,7 +96,7 @@ class ListWatch:
     def answer(self) -> list[Any] | ArenaError:
         """The objects; an error if they are unknown, or may lag by more than `MAX_CACHE_LAG`."""
         with self._lock:
-            return self._error or [obj for _, obj in self._items.values()]
+            return self._error or list(self._items.values())
 
     def departed(self) -> list[Any]:
         """The objects that were deleted less than `DEPARTED` ago, as they were seen last."""
@@ -143,17 +144,20 @@ class ListWatch:
         reduced = self._keep(thing)
         if reduced is None:
             return None
-        key, entry = _key(thing), (revision_of(thing), reduced)
+        key = _key(thing)
         known = self._items.get(key)
         # A list that is read again needs no second copy of what is the same.
-        return {"at": key, "is": known if known == entry else entry}
+        kept = known if known == reduced else reduced
+        return {"at": key, "is": kept, "revision": revision_of(thing)}
 
     def _replace(self, path: str, objects: Iterable[Object], revision: str) -> None:
-        items = {obj["at"]: obj["is"] for obj in objects}
+        listed = list(objects)
+        items = {obj["at"]: obj["is"] for obj in listed}
+        revisions = {obj["at"]: obj["revision"] for obj in listed}
         with self._lock:
             news = self._error is not None or items != self._items
-            self._leave(last for key, (_, last) in self._items.items() if key not in items)
-            self._items, self.path = items, path
+            self._leave(last for key, last in self._items.items() if key not in items)
+            self._items, self._revisions, self.path = items, revisions, path
             self._answered(changed=news)
             self.revision = revision
 
@@ -182,16 +186,19 @@ class ListWatch:
         """Apply one object; whether that changes any reduced object."""
         key, revision = _key(thing), revision_of(thing)
         known = self._items.get(key)
-        if known is not None and later_revision(known[0], revision):
+        if known is not None and later_revision(self._revisions[key], revision):
             return False
         reduced = None if gone else self._keep(dict(thing))
         if reduced is None:
             if gone and (last := self._keep(dict(thing))) is not None:
                 self._leave([last])
+            self._revisions.pop(key, None)
             return self._items.pop(key, None) is not None
-        same = known is not None and known[1] == reduced
-        self._items[key] = revision, known[1] if known is not None and same else reduced
-        return not same
+        self._revisions[key] = revision
+        if known == reduced:
+            return False
+        self._items[key] = reduced
+        return True
 
     def _opened(self, _answer: object) -> None:
         with self._lock:
