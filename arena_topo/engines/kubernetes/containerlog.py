@@ -302,6 +302,11 @@ class ContainerLog:
             if known and not self._broken:
                 self._broken = True
                 self._notify(LogTurn.BROKEN, error)
+            if not self._finite:
+                # Meanwhile another pod may have the name.
+                yield self._pause()
+                yield Wait(On.LIST)
+                return
         yield self._pause()
 
     def _pause(self) -> Wait:
