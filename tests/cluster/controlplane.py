@@ -270,10 +270,13 @@ class ControlPlane:
             return
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mpi-operator"}}
         self.call("POST", "/api/v1/namespaces", space)
+        usage = subprocess.run([self.operator, "--help"], capture_output=True, check=False).stderr
+        # Before 0.7 its queue has no limits that can be set.
+        faster = ("--controller-queue-rate-limit=1000", "--controller-queue-burst=10000")
         self._run(
             *("operator", f"--kubeConfig={config}", "--lock-namespace=mpi-operator"),
             *("--kube-api-qps=500", "--kube-api-burst=1000"),
-            *("--controller-queue-rate-limit=1000", "--controller-queue-burst=10000"),
+            *(faster if b"-controller-queue-burst" in usage else ()),
             program=(str(self.operator),),
         )
 
