@@ -147,7 +147,7 @@ class ContainerLog:
         """Whether the connection has outlived its run; called after each list of the pods.
 
         `quiet`: nothing has come for so many seconds. A request that stays unanswered counts as
-        accepted: a kubelet sends the head of its response with the first byte of the log.
+        accepted: the head of a response may come with the first byte of the log.
         """
         if self._last:
             return False
