@@ -1,8 +1,9 @@
 """The logs of a fake API server: what containers wrote, and how kubelets hand it out.
 
-Texts and habits are those of a 1.36 kubelet: nothing at all comes, not even the head of the answer,
-before there is a byte to send; `sinceTime` counts in whole seconds and lets its own second through;
-`tailLines` are counted before that; a stream ends with its container.
+Texts and habits are those of a 1.36 kubelet: `sinceTime` counts in whole seconds and lets its own
+second through; `tailLines` are counted before that; a stream ends with its container. One thing is
+harder for a reader: Kubernetes 1.36 sends the head of an answer at once, and here nothing comes
+before there is a byte of the log, as from a server that does not flush the head.
 """
 
 from __future__ import annotations

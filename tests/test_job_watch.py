@@ -107,12 +107,16 @@ class Waiting:
 # ---------------------------------------------------------------- how much is asked for
 
 
+@pytest.mark.parametrize("long_ago", [False, True], ids=["new", "long-ago"])
 def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, long_ago
 ):
     running(backend, operator, "one", workers=64)
     for worker in range(64):
         api.write(f"demo-worker-{worker}", "here", at=stamp(1))
+    if long_ago:
+        # The server has forgotten when the job last changed.
+        api.compact()
     api.requests.clear()
     asked = LogRequest(everyone=True, options=FOLLOW)
     lines, turns = 0, 0

@@ -8,6 +8,7 @@ import fake_logs
 import pytest
 from fake_api import FakeApi
 from fake_operator import FakeOperator
+from fake_patch import copied
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
@@ -106,3 +107,34 @@ def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
         one for one in reader.items if isinstance(one, Notice) and one.turn is LogTurn.REFUSED
     ]
     assert refused.source.worker == 0
+
+
+def test_a_pod_that_was_created_again_while_its_stream_was_broken_is_read_once(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    api.write(WORKER, "of the first", at=stamp(1))
+    with backend.follow(job, FOLLOW, is_worker) as logs:
+        reader = Reader(logs)
+        reader.until_said("of the first")
+        # The logs can be read again before the pods can be listed.
+        api.fail(f"{WORKER}/log", times=1, status=500, retry_after=9999)
+        api.fail(r"/pods\?", times=3, status=500, retry_after=9999)
+        api.cut_logs()
+        reader.until(lambda: LogTurn.BROKEN in reader.turns(chief=False))
+        with api.lock:
+            pod = copied(api.get("pods", "default", WORKER))
+            first = pod["metadata"]["uid"]
+            api.remove("pods", "default", WORKER, {"gracePeriodSeconds": 0})
+            del api.logs["default", WORKER]
+            for server_side in ("uid", "resourceVersion", "creationTimestamp"):
+                pod["metadata"].pop(server_side, None)
+            api.add(pod)
+            api.write(WORKER, "of the second", at=fake_logs.rfc3339_nano(api.clock() + 1))
+        reader.until_said("of the second")
+        operator.finish("demo")
+        reader.until_done()
+    assert [(line.text, line.source.uid == first) for line in reader.lines] == [
+        (b"of the first", True),
+        (b"of the second", False),
+    ]

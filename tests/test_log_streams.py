@@ -235,16 +235,19 @@ def test_a_run_that_ended_unseen_is_read_to_its_end_though_the_next_was_read_bef
     with backend.follow(job, FOLLOW, lambda source: source.worker == 0) as following:
         reader = Reader(following)
         reader.until_said("run 0")
-        # The kubelet is ahead of what the API server tells of the pod.
-        api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
-        api.fail(f"{WORKER}/log", times=1, status=500)
-        api.cut_logs()
-        reader.until(lambda: LogTurn.BROKEN in reader.turns(chief=False))
-        with api.lock:
+        late = fake_logs.rfc3339_nano(api.clock() + 1)
+
+        def restarts() -> None:
+            # The kubelet is ahead of what the API server tells of the pod.
+            api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
             api.write(WORKER, "last of run 0", at=stamp(2))
             fake_logs.restart(api, WORKER)
-            late = fake_logs.rfc3339_nano(api.clock() + 1)
             api.write(WORKER, "run 1", at=late)
+
+        api.fail(f"{WORKER}/log", times=1, status=500)
+        api.before(f"{WORKER}/log", restarts)
+        api.cut_logs()
+        reader.until(lambda: LogTurn.BROKEN in reader.turns(chief=False))
         reader.until_said("run 1")
         api.faults.clear()
         reader.until_said("last of run 0")

@@ -347,7 +347,7 @@ class FollowState:
             if log.broken and log.error is not None:
                 why = f" ({log.error.why})" if log.error.why else ""
                 return f"its log cannot be read yet: {log.error.message}{why}"
-        # A kubelet answers for a silent pod with the first byte of its log.
+        # The answer for a silent pod may come with the first byte of its log.
         self._silent = now if self._silent is None else self._silent
         return SILENT if now - self._silent >= POD_SILENCE else None
 

@@ -13,7 +13,13 @@ from pathlib import Path
 
 MODULE = Path(__file__).parent / "controlplane"
 KWOK = "v0.8.0"
-KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+KUBERNETES = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet-logs",
+)
 VERSION_VARIABLES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
@@ -38,7 +44,7 @@ def missing() -> list[str]:
 def built() -> Path:
     """The folder of the programs, named after all that they are made from."""
     made_from = hashlib.sha256(KWOK.encode())
-    for name in ("go.mod", "go.sum", "main.go"):
+    for name in ("go.mod", "go.sum", "kubelet_logs.go", "main.go"):
         made_from.update((MODULE / name).read_bytes())
     return cache() / made_from.hexdigest()[:16]
 

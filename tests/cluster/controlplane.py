@@ -1,7 +1,7 @@
 """A Kubernetes control plane of its own, with simulated kubelets and an MPI operator.
 
 Everything is on loopback and in one folder, with a certificate and tokens made for this run. The
-only port is that of the API server.
+only ports are those of the API server and of the kubelets, who serve the logs of containers.
 """
 
 from __future__ import annotations
@@ -55,6 +55,28 @@ TOLERATED = 30
 """Seconds for which pods tolerate a machine that does not answer (300 on most clusters)."""
 NEVER = 10**6
 """The same where no kubelet gives any."""
+
+
+API_SERVER = (
+    "--etcd-servers=unix://client:1",
+    f"--default-not-ready-toleration-seconds={TOLERATED}",
+    f"--default-unreachable-toleration-seconds={TOLERATED}",
+    *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+    "--endpoint-reconciler-type=none",
+    *("--tls-cert-file=server.pem", "--tls-private-key-file=server.key"),
+    *("--token-auth-file=tokens.csv", "--anonymous-auth=false"),
+    "--authorization-mode=RBAC",
+    "--service-account-issuer=https://kubernetes.default.svc",
+    "--service-account-key-file=accounts.key",
+    "--service-account-signing-key-file=accounts.key",
+    *("--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true"),
+    "--kubelet-preferred-address-types=InternalIP",
+    # Lists over watches need etcd 3.4.31, which is newer than Debian's.
+    *("--feature-gates=WatchList=false", "--profiling=false"),
+)
+"""What each API server is started with, in the folder of the control plane."""
+LOGS = "pods"
+"""Below the folder: the logs of containers, as below /var/log/pods."""
 
 
 class DidNotStart(Exception):
@@ -190,27 +212,9 @@ class ControlPlane:
         )
 
     def _api_server(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.url = f"https://127.0.0.1:{port}"
-        self._run(
-            "kube-apiserver",
-            "--etcd-servers=unix://client:1",
-            *("--bind-address=127.0.0.1", f"--secure-port={port}"),
-            f"--default-not-ready-toleration-seconds={TOLERATED}",
-            f"--default-unreachable-toleration-seconds={TOLERATED}",
-            *("--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
-            *("--tls-cert-file=server.pem", "--tls-private-key-file=server.key"),
-            *("--token-auth-file=tokens.csv", "--anonymous-auth=false"),
-            "--authorization-mode=RBAC",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-account-key-file=accounts.key",
-            "--service-account-signing-key-file=accounts.key",
-            *("--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true"),
-            # Lists over watches need etcd 3.4.31, which is newer than Debian's.
-            *("--feature-gates=WatchList=false", "--profiling=false"),
-        )
+        self._run("kube-apiserver", f"--secure-port={port}", *API_SERVER)
         self._until("kube-apiserver", lambda: self._serves("/readyz"))
 
     def _controllers(self) -> None:
@@ -239,9 +243,18 @@ class ControlPlane:
         self._run("kube-scheduler", "--config=scheduler.json", "--secure-port=0")
 
     def _kubelets(self) -> None:
+        config, port = self.kubeconfig("kubelets"), free_port()
+        (self.folder / LOGS).mkdir()
         self._run(
-            *("kwok", f"--kubeconfig={self.kubeconfig('kubelets')}"),
-            *(f"--config={HERE / 'stages.yaml'}", "--node-ip=127.0.0.1", "--node-port=0"),
+            *("kubelet-logs", f"--kubeconfig={config}", f"--logs={LOGS}"),
+            *(f"--address=127.0.0.1:{port}", "--tls-cert-file=server.pem"),
+            "--tls-private-key-file=server.key",
+        )
+        stages = (HERE / "stages.yaml").read_text().replace("KUBELET_PORT", str(port))
+        (self.folder / "stages.yaml").write_text(stages)
+        self._run(
+            *("kwok", f"--kubeconfig={config}"),
+            *("--config=stages.yaml", "--node-ip=127.0.0.1", "--node-port=0"),
             "--manage-all-nodes=false",
             "--manage-nodes-with-label-selector=arena-topo.io/kubelet",
             f"--node-lease-duration-seconds={LEASE}",
@@ -257,10 +270,13 @@ class ControlPlane:
             return
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mpi-operator"}}
         self.call("POST", "/api/v1/namespaces", space)
+        usage = subprocess.run([self.operator, "--help"], capture_output=True, check=False).stderr
+        # Before 0.7 its queue has no limits that can be set.
+        faster = ("--controller-queue-rate-limit=1000", "--controller-queue-burst=10000")
         self._run(
             *("operator", f"--kubeConfig={config}", "--lock-namespace=mpi-operator"),
             *("--kube-api-qps=500", "--kube-api-burst=1000"),
-            *("--controller-queue-rate-limit=1000", "--controller-queue-burst=10000"),
+            *(faster if b"-controller-queue-burst" in usage else ()),
             program=(str(self.operator),),
         )
 
@@ -268,24 +284,8 @@ class ControlPlane:
 
     def _run(self, name: str, *words: str, program: tuple[str, ...] = ()) -> None:
         """Start a component, by default the program of its name; its log has that name as well."""
-        home = self.folder / "home"
-        home.mkdir(exist_ok=True)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "KUBE_FEATURE_WatchListClient": "false",
-        }
-        with (self.folder / "logs" / name).open("wb") as log:
-            self.running[name] = subprocess.Popen(
-                # Where this process is killed, the kernel ends what it has started.
-                ["setpriv", "--pdeathsig=KILL", *(program or (str(self.programs / name),)), *words],
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = program or (str(self.programs / name),)
+        self.running[name] = spawned(self.folder, name, *command, *words)
 
     def _until(self, name: str, holds: Any) -> None:
         deadline = time.monotonic() + STARTS
@@ -309,6 +309,35 @@ class ControlPlane:
 
     def _has_accounts(self) -> bool:
         return self._serves("/api/v1/namespaces/default/serviceaccounts/default")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def spawned(folder: Path, name: str, *command: str) -> subprocess.Popen[bytes]:
+    """Start a component in the folder of a control plane; its log has the given name."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "KUBE_FEATURE_WatchListClient": "false",
+    }
+    with (folder / "logs" / name).open("ab") as log:
+        return subprocess.Popen(
+            # Where this process is killed, the kernel ends what it has started.
+            ["setpriv", "--pdeathsig=KILL", *command],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusters import KUBELET, LABEL, REAL, Live
+from controlplane import LOGS
 
 from arena_topo.manifests import MAP, STATE, install
 from arena_topo.manifests.annotations import parse_map
@@ -22,6 +23,8 @@ from arena_topo.topology import TAINT, presets, published
 Object = dict[str, Any]
 
 PROGRAMS = os.environ.get("ARENA_TOPO_TEST_PROGRAMS", "")
+FOLDER = os.environ.get("ARENA_TOPO_TEST_FOLDER", "")
+"""The folder of the control plane."""
 JOBS = "kubeflow.org/v2beta1"
 PRODUCT = "Tesla-V100-SXM2-32GB"
 IMAGE = f"registry.example/arena-topo@sha256:{'0' * 64}"
@@ -83,12 +86,14 @@ class Real:
             **more,
         }
 
-    def config(self, *, token: str) -> str:
-        """The kubeconfig of whoever has a token."""
+    def config(self, *, token: str, server: str = "") -> str:
+        """The kubeconfig of whoever has a token, perhaps for another API server."""
         document = json.loads(Path(self.live.config).read_text())
         document["users"][0]["user"] = {"token": token}
         document["contexts"][0]["context"]["namespace"] = self.live.namespace
-        path = self.home / f"{token[-12:]}.kubeconfig"
+        if server:
+            document["clusters"][0]["cluster"]["server"] = server
+        path = self.home / f"{token[-12:]}{server[-5:]}.kubeconfig"
         path.write_text(json.dumps(document))
         return str(path)
 
@@ -99,6 +104,17 @@ class Real:
     @contextmanager
     def controller(self, *words: str, name: str = "controller") -> Iterator[Path]:
         """The controller as its service account, for as long as the block runs; its log."""
+        process, log = self.start_controller(*words, name=name)
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    def start_controller(
+        self, *words: str, name: str = "controller"
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start the controller as its service account; its log."""
         config = self.account(install.CONTROLLER, install.SYSTEM)
         log = self.home / f"{name}.log"
         with log.open("wb") as told:
@@ -108,11 +124,7 @@ class Real:
                 stdout=told,
                 stderr=subprocess.STDOUT,
             )
-            try:
-                yield log
-            finally:
-                process.terminate()
-                process.wait(30)
+        return process, log
 
     # Machines.
 
@@ -174,6 +186,16 @@ class Real:
         """Tell the kubelet of a pod what becomes of it (tests/cluster/stages.yaml)."""
         note = {"metadata": {"annotations": {f"test.arena-topo.io/{word}": value}}}
         self.called("PATCH", self.live.path("pods", pod), note, kind="merge")
+
+    # Logs of containers.
+
+    def log(self, pod: str, *, container: str = "", run: int = 0) -> Path:
+        """The log of a container of a pod, by default the first, where its kubelet reads it."""
+        thing = self.called("GET", self.live.path("pods", pod))
+        meta, container = thing["metadata"], container or thing["spec"]["containers"][0]["name"]
+        folder = Path(FOLDER, LOGS, f"{meta['namespace']}_{pod}_{meta['uid']}", container)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{run}.log"
 
     # What the server says.
 

@@ -93,6 +93,7 @@ def _tests(plane: controlplane.ControlPlane, words: list[str]) -> int:
         "ARENA_TOPO_TEST_KUBECONFIG": str(plane.kubeconfig()),
         "ARENA_TOPO_TEST_KUBELETS": "kwok",
         "ARENA_TOPO_TEST_PROGRAMS": str(plane.programs),
+        "ARENA_TOPO_TEST_FOLDER": str(plane.folder),
     }
     paths = [] if any(not word.startswith("-") for word in words) else [*SUITE]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cluster", *words]

@@ -165,6 +165,27 @@ def test_priority_comes_before_age_and_a_second_controller_takes_over(cluster: R
         cluster.live.call("DELETE", f"{path}/{high['metadata']['name']}")
 
 
+def test_where_the_leading_controller_is_killed_the_second_starts_the_next_gang(cluster: Real):
+    """A controller that is killed leaves its Lease, which the second has to wait for."""
+    cluster.machines(1)
+    assert cluster.arena(*words("first", 1, 8)).code == 0
+    cluster.until(lambda: cluster.exact("first"), "the machine is in use")
+    assert cluster.arena(*words("next", 1, 8)).code == 0
+    leader, log = cluster.start_controller()
+    try:
+        at_work(cluster, log)
+        with cluster.controller(name="second") as second:
+            leader.kill()
+            leader.wait()
+            assert "this controller is at work" not in second.read_text()
+            cluster.arena("delete", "first")
+            cluster.until(lambda: cluster.exact("next"), second.read_text)
+            assert "this controller is at work" in second.read_text()
+    finally:
+        leader.kill()
+        leader.wait()
+
+
 def test_who_ends_before_the_first_could_start_passes_it(cluster: Real):
     """Half of a machine is free; the other half is by its --running-timeout in ten minutes."""
     cluster.machines(1)

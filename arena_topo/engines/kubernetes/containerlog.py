@@ -147,7 +147,7 @@ class ContainerLog:
         """Whether the connection has outlived its run; called after each list of the pods.
 
         `quiet`: nothing has come for so many seconds. A request that stays unanswered counts as
-        accepted: a kubelet sends the head of its response with the first byte of the log.
+        accepted: the head of a response may come with the first byte of the log.
         """
         if self._last:
             return False
@@ -302,6 +302,11 @@ class ContainerLog:
             if known and not self._broken:
                 self._broken = True
                 self._notify(LogTurn.BROKEN, error)
+            if not self._finite:
+                # Meanwhile another pod may have the name.
+                yield self._pause()
+                yield Wait(On.LIST)
+                return
         yield self._pause()
 
     def _pause(self) -> Wait:

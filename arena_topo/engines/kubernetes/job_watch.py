@@ -70,7 +70,7 @@ class ChangeWatch:
         """Seconds between two readings while no change is reported; None while the watch is
         broken."""
         self._api, self._list = api, watched
-        self._revision = watched.revision
+        self._revision = "" if watched.single else watched.revision
         """The watch goes on from here; empty: from now on."""
         self._newest = ""
         """The revision of the last change."""
@@ -128,10 +128,15 @@ class ChangeWatch:
             opened=self._opened,
             **self._list.query,
         )
+        begins = self._list.single and not self._revision
         for kind, thing in events:
             revision = revision_of(thing)
             # A watch from now on begins with the present objects, in any order.
             ordered = revision.isdecimal()
+            if begins:
+                begins, self.interval = False, _UNCHANGED
+                if kind != "ADDED" or not self._as_read(revision):
+                    self._unbroken = time.monotonic()
             if not (self._revision and ordered) or later_revision(revision, self._revision):
                 self._revision = revision
             if kind != "BOOKMARK":
@@ -141,11 +146,18 @@ class ChangeWatch:
             if self._stop.is_set():
                 return
 
+    def _as_read(self, revision: str) -> bool:
+        """Whether a single object is as it was read, or was so later than at a revision."""
+        read = self._list.revision
+        return revision == read or later_revision(read, revision)
+
     def _opened(self, answer: HttpAnswer) -> None:
         self._answer = answer
-        if not self._revision:
+        if self._revision or not self._list.single:
+            self.interval = _UNCHANGED
+        # Else the state of the object comes first, or nothing if it is deleted.
+        if not (self._revision or self._list.single):
             self._unbroken = time.monotonic()
-        self.interval = _UNCHANGED
         if self._stop.is_set():
             answer.interrupt()
 
@@ -363,7 +375,7 @@ def _watched_lists(
     if mpijob is not None:
         path = jobs.job_path(name, namespace).rpartition("/")[0]
         query = {"fieldSelector": f"metadata.name={name}"}
-        lists.append(WatchedList(path, query, revision_of(mpijob)))
+        lists.append(WatchedList(path, query, revision_of(mpijob), single=True))
     lists += [
         WatchedList(pods, {"labelSelector": selector}, revision)
         for selector in pod_selectors(known, jobs.api_version())

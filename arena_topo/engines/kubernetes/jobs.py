@@ -31,11 +31,16 @@ a policy, or grant a right."""
 
 
 class WatchedList(NamedTuple):
-    """A list with the revision at which it was read."""
+    """A list with the revision at which it was read.
+
+    `single`: a single object was read, and `revision` is that of its last change. A server forgets
+    such a revision, so that no watch can begin there.
+    """
 
     path: str
     query: Mapping[str, str]
     revision: str
+    single: bool = False
 
 
 class ListSnapshot(NamedTuple, Generic[_Content]):

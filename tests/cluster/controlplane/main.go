@@ -1,5 +1,5 @@
-// Command controlplane is kube-apiserver, kube-scheduler, kube-controller-manager or kubectl,
-// whichever name it is called by: the four share most of their code.
+// Command controlplane is kube-apiserver, kube-scheduler, kube-controller-manager, kubectl or the
+// logs of kubelets, whichever name it is called by: they share most of their code.
 package main
 
 import (
@@ -28,6 +28,8 @@ func command(name string) *cobra.Command {
 		return controllermanager.NewControllerManagerCommand()
 	case "kubectl":
 		return kubectl.NewDefaultKubectlCommand()
+	case "kubelet-logs":
+		return kubeletLogs()
 	}
 	return nil
 }
