@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -59,6 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with what takes longest: else one worker does it at the end, while others are idle."""
     place = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Have no collection of garbage look at the tests and modules again, which stay to the end."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
