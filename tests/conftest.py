@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -47,18 +48,37 @@ cli.command_tree = functools.cache(cli.command_tree)
 local_engine.subprocess = program.Supervisors()
 
 SLOWEST = (
-    *("test_documents", "test_local_engine", "test_screens", "test_signals", "test_attach"),
-    *("test_log_screens", "test_architecture", "test_wait", "test_solver_best", "test_api"),
-    *("test_protocol", "test_shells", "test_local_logs", "test_surroundings", "test_fuzz"),
-    *("test_workflow_logs", "test_solver_explain", "test_completion", "test_solver_laws"),
+    *("test_documents", "test_controller", "test_local_engine", "test_protocol", "test_screens"),
+    *("test_replay", "test_log_screens", "test_bandwidth", "test_submission", "test_solver_best"),
+    *("test_signals", "test_architecture", "test_attach", "test_solver_following", "test_wait"),
+    *("test_fuzz", "test_shells", "test_patience", "test_local_logs", "test_api", "test_simulate"),
+    *("test_local_state", "test_surroundings", "test_replan", "test_workflow_logs"),
+    *("test_submit_again", "test_kept_logs", "test_race", "test_macos", "test_upgrade"),
+    *("test_completion", "test_fragmentation", "test_list", "test_queue_answers", "test_workflow"),
+    *("test_odd_access", "test_job_file", "test_faults", "test_lost_requests", "test_solver_laws"),
+    *("test_suspend", "test_words", "test_controller_rounds", "test_solver_explain"),
 )
-"""The files that take longest, the longest first."""
+"""The files that take longest, roughly the longest first: one that waits, one that computes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what takes longest: else one worker does it at the end, while others are idle."""
+    """Start with what takes longest, so that no worker is alone with it at the end.
+
+    Files that wait have others beside them that compute: else cores are idle first, and short then.
+    """
     place = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage while tests are collected, and never again among them: they stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from fake_api import FakeApi
 
 
-MANAGERS = {"kubeflow.org/mpi-operator", "kueue.x-k8s.io/multikueue"}
-
-
 DEFAULTS = {
     "launcherCreationPolicy": "AtStartup",
     "mpiImplementation": "OpenMPI",

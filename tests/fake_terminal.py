@@ -9,10 +9,11 @@ import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import pexpect
 import program
+import pytest
 
 _PIECE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|[\r\n\a\b]|[^\x00-\x1f]|.", re.DOTALL)
 
@@ -182,6 +183,13 @@ class Running:
                 rest += piece
         self.screen.feed(rest.decode(errors="replace"))
 
+    def _does_not_end(self) -> NoReturn:
+        text = self.screen.text
+        with suppress(OSError):
+            self.program.kill(program.SHOW)
+        self.during(1.0)
+        pytest.fail(f"does not end:\n{text}\n\nthen, with its stacks:\n{self.screen.text}")
+
     def resize(self, columns: int, rows: int) -> None:
         """Change the size of the terminal."""
         self.during(0.05)
@@ -192,6 +200,7 @@ class Running:
         """Let it run to its end; its exit code."""
         end = time.monotonic() + within
         while self._take():
-            assert time.monotonic() < end, f"does not end:\n{self.screen.text}"
+            if time.monotonic() > end:
+                self._does_not_end()
         self.program.close()
         return self.program.exitstatus if self.program.exitstatus is not None else -1

@@ -180,10 +180,6 @@ GATED = unscheduled(
 )
 
 
-def disrupted(reason: str, message: str) -> Object:
-    return condition("DisruptionTarget", reason=reason, message=message)
-
-
 def pinned(*nodes: str) -> Object:
     """The affinity that binds a pod to nodes by name."""
     terms = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import gc
 import importlib
 import io
@@ -33,6 +34,9 @@ from arena_topo.engines.local import supervisor
 
 LINE = [sys.executable, "-m", "arena_topo"]
 """How the program is started from nothing."""
+
+SHOW = signal.SIGUSR1
+"""The signal at which a program at a terminal shows its stacks."""
 
 _LATE = (
     *("arena_topo.engines.local.engine", "arena_topo.engines.kubernetes.engine"),
@@ -80,11 +84,18 @@ def run(
 def at_terminal(
     words: Sequence[str], *, env: Mapping[str, str] | None = None, **more: Any
 ) -> pexpect.spawn[Any]:
-    """Start the program at a terminal of its own; `more` is that of pexpect.spawn."""
+    """Start the program at a terminal of its own; `more` is that of pexpect.spawn.
+
+    At `SHOW` it writes there where each of its threads is.
+    """
     env = os.environ if env is None else env
+
+    def first() -> None:
+        faulthandler.register(SHOW)
+
     with _threads_are_no_matter():
         return pexpect.spawn(
-            LINE[0], [*LINE[1:], *words], env=env, preexec_fn=becoming(words, env), **more
+            LINE[0], [*LINE[1:], *words], env=env, preexec_fn=becoming(words, env, first), **more
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -284,17 +287,26 @@ def test_who_leaves_in_the_middle_of_a_line_is_told_so_on_a_line_without_its_col
 def test_who_leaves_a_flood_has_left_at_once(machine, words):
     machine.submit("seq 2000000; sleep 600")
     shown = machine.follow(*words, columns=200)
-    shown.during(2)
+    shown.until(lambda screen: len(screen.lines) > 2000)
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert GOES_ON in shown.screen.text[-400:]
+
+
+def full(pipe) -> None:
+    """Wait until no more goes into a pipe that nobody reads."""
+    seen, end = [0, 0], time.monotonic() + 60
+    while not seen[0] == seen[1] >= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2:
+        assert time.monotonic() < end, seen
+        time.sleep(0.3)
+        seen = [seen[1], *struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_reads_no_more_holds_nobody_up_who_wants_to_leave(machine, number):
     machine.submit("seq 2000000; sleep 600")
     follows = machine.piped("--all")
-    time.sleep(2)  # the pipe is full by now
+    full(follows.stdout)
     follows.send_signal(number)
     assert follows.wait(SOON) == 128 + number
     follows.communicate()
@@ -305,7 +317,7 @@ def test_last_words_that_nobody_takes_hold_nobody_up_either(machine):
     one_pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     line = ["logs", "-f", "demo", "--all"]
     with program.start(line, env=machine.around(), **one_pipe) as follows:
-        time.sleep(2)  # the pipe is full by now, and what is said last has to go into it too
+        full(follows.stdout)  # what is said last has to go into it too
         follows.send_signal(signal.SIGINT)
         try:
             assert follows.wait(SOON) == 130

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import doc_worlds
+import program
 import pytest
 
 TESTS = Path(__file__).parent
@@ -35,15 +36,13 @@ DRY_RUN = [*(word for word in LOCAL_JOB if word != "--wait"), "--dry-run"]
 
 
 def run(words, home, **env):
-    return subprocess.run(
-        [sys.executable, "-m", "arena_topo", *words],
-        env={"HOME": str(home), "PATH": os.environ["PATH"], "TZ": "UTC", **env},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "TZ": "UTC", **env}
+    streams = {"text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
+    if env["PYTHONPATH"] == LINUX["PYTHONPATH"]:
+        return program.run(words, env=env, **streams)
+    # What Python lacks there is taken away as it starts.
+    line = [*program.LINE, *words]
+    return subprocess.run(line, env=env, capture_output=True, check=False, **streams)
 
 
 def test_the_simulated_machine_has_no_proc_and_calls_itself_darwin(tmp_path):

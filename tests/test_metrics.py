@@ -33,13 +33,6 @@ def _no_prometheus(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(prometheus.TOKEN, raising=False)
 
 
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    server = FakeApi()
-    yield server
-    server.close()
-
-
 def opened(api: FakeApi, folder: Path, **said: Any) -> engine.KubernetesBackend:
     config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
     return engine.open_kubernetes(Options(kubeconfig=config, **said))

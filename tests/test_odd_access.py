@@ -38,12 +38,6 @@ SECRET = "s3cr3t"
 NO_HEADER = "has characters that no request can carry"
 
 
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with closing(FakeApi()) as one:
-        yield one
-
-
 @pytest.fixture(autouse=True)
 def _no_proxies(monkeypatch: pytest.MonkeyPatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):

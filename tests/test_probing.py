@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,6 @@ from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, flat
 INLINE, CLAIMS, GANG = (f"arena-topo.io/{one}" for one in ("inline-placement", "claims", "gang"))
 GATE = MAP = "arena-topo.io/placement"
 Mutator = Callable[[Resource, dict[str, Any], str], None]
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    server = FakeApi()
-    yield server
-    server.close()
 
 
 def asked(api: FakeApi, tmp_path: Path, namespace: str = "team-a", **said: Any) -> Mechanisms:

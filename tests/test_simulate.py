@@ -147,13 +147,8 @@ def test_seeds_without_jobs_of_a_size_do_not_lower_its_means(simulate):
 
 
 def test_the_trace_may_come_from_standard_input():
-    ran = subprocess.run(
-        [*program.LINE, "simulate", "-", *NODES, "-o", "csv", *WHOLE],
-        input=TRACE.encode(),
-        capture_output=True,
-        check=True,
-    )
-    assert len(ran.stdout.splitlines()) == 5
+    ran = program.run(["simulate", "-", *NODES, "-o", "csv", *WHOLE], input=TRACE.encode())
+    assert (ran.returncode, len(ran.stdout.splitlines())) == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -337,13 +336,6 @@ def test_a_note_is_shown_once_while_refreshing(capfd: pytest.CaptureFixture[str]
 
 
 # ---------------------------------------------------------------- a cluster
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    server = FakeApi()
-    yield server
-    server.close()
 
 
 @pytest.fixture

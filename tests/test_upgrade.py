@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import doc_worlds
+import program
 import pytest
 
 import arena_topo
@@ -47,8 +48,8 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory):
-    """The folders from which Python loads both versions: this clone, and the later wheel."""
+def later(tmp_path_factory):
+    """The folder from which Python loads the later version."""
     folder = tmp_path_factory.mktemp("later")
     for source in SOURCES:
         path = folder / "clone" / source
@@ -66,28 +67,22 @@ def versions(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "installed")
-    return {"present": CLONE, "later": folder / "installed"}
+    return folder / "installed"
 
 
 @pytest.fixture
-def run(versions, tmp_path):
+def run(later, tmp_path):
     """Run the program of a version in an empty folder: its exit code, stdout and stderr."""
 
     def run(version, *words):
-        done = subprocess.run(
-            [sys.executable, "-m", "arena_topo", *words],
-            env={
-                "HOME": str(tmp_path),
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(versions[version]),
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            check=False,
-        )
+        env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+        place = {"text": True, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "timeout": 120}
+        if version == "present":
+            done = program.run(words, env=env, **place)
+        else:
+            env["PYTHONPATH"] = str(later)
+            line = [*program.LINE, *words]
+            done = subprocess.run(line, env=env, capture_output=True, check=False, **place)
         return done.returncode, done.stdout, done.stderr
 
     return run

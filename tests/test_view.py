@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -378,13 +377,6 @@ def test_an_invalid_view_is_always_an_unreadable_topology(data: st.DataObject):
 
 
 # From a server.
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
 
 
 def opened(api: FakeApi, tmp_path: Path, **more: Any) -> KubernetesBackend:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +28,15 @@ def test_a_list_says_how_many_it_leaves_out() -> None:
 ASKS = re.compile(r"(^|[.:;,] )(is|are|do|does|has|have|can|which) [^?]*\?( |$)", re.IGNORECASE)
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@functools.cache
+def texts() -> tuple[tuple[str, str], ...]:
     """Where each text of the package stands, and the text."""
-    for path in sorted(Path(arena_topo.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield f"{path.name}:{node.lineno}", node.value
+    return tuple(
+        (f"{path.name}:{node.lineno}", node.value)
+        for path in sorted(Path(arena_topo.__file__).parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def test_advice_tells_what_to_do_and_does_not_ask() -> None:

@@ -7,6 +7,7 @@ left out of the fit in turn. `--fit` prints the constants that the healthy rows 
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import math
 import statistics
@@ -397,7 +398,8 @@ class Tried:
         return self.found.low <= self.row.measured <= self.found.high
 
 
-def tried(given: Sequence[Row]) -> tuple[Tried, ...]:
+@functools.cache
+def tried(given: tuple[Row, ...]) -> tuple[Tried, ...]:
     """Each row, forecast without its source."""
     without = {
         source: fit([row for row in given if row.source != source])
