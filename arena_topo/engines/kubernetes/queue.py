@@ -132,11 +132,20 @@ class Queue(Writer):
         """The MPIJob version that is served."""
         return self._jobs.api_version()
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Read from a cache from now on; its threads call `changed` after each change."""
+    def watch(self, changed: Callable[[], None], *, list_every: float | None = None) -> None:
+        """Read from a cache from now on; its threads call `changed` after each change.
+
+        What may be listed but not watched is listed every `list_every` seconds, else every minute.
+        ArenaError where no thread can be started; then nothing is cached.
+        """
         if self._cache is None:
-            sources = (*self._jobs.sources, _PRIORITIES)
-            self._cache = ClusterCache(self._api, sources, _reduction, changed)
+            self._cache = ClusterCache(
+                self._api,
+                (*self._jobs.sources, _PRIORITIES),
+                _reduction,
+                changed,
+                list_every=list_every,
+            )
 
     def unwatch(self) -> None:
         """Stop the threads of the cache."""
