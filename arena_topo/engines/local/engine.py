@@ -120,15 +120,13 @@ def open_local(options: Options) -> LocalBackend:
 
 
 def _broken(error: Broken) -> JobStatus:
-    created = 0.0
-    with suppress(OSError):  # another process deletes it at this moment
-        created = error.folder.stat().st_mtime
+    job = error.remains
     return JobStatus(
-        uid=error.uid or "",
-        name=error.folder.name,
-        namespace=error.folder.parent.name,
-        phase=Phase.UNKNOWN,
-        created=created,
+        uid=job.submission.uid,
+        name=job.submission.name,
+        namespace=job.submission.namespace,
+        phase=job.state.phase,
+        created=job.submission.created,
         reason=f"{error.why}; remove it: {error.hint}",
     )
 
@@ -519,16 +517,16 @@ class LocalBackend:
         """
         from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
 
+        self._archive = archive = open_archive(self._environment, tell=tell)
         try:
             job = self._store.job(name, namespace)
         except Broken:
-            if self._delete_broken(name, namespace, uid):
+            if self._delete_broken(name, namespace, uid, archive, tell):
                 return
             # Its supervisor has written its record anew, or another process has removed the job.
             job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
-        self._archive = archive = open_archive(self._environment, tell=tell)
         ours = scheduler.is_here(job)
         before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -555,7 +553,14 @@ class LocalBackend:
         if left:
             raise _unending(f"the job {name} is deleted", left)
 
-    def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
+    def _delete_broken(
+        self,
+        name: str,
+        namespace: str,
+        uid: str | None,
+        archive: Archive,
+        tell: Callable[[str], None],
+    ) -> bool:
         """Remove the folder of a job that cannot be read, and end the processes of the job.
 
         Whether that was done: by now it may be readable, or removed. NotFound for another `uid`.
@@ -569,7 +574,10 @@ class LocalBackend:
                     raise JobNotFound(name, namespace) from error
                 if error.uid is not None:
                     supervisor.end_processes(self._store, folder, error.uid)
-                self._store.remove(folder)
+                job = error.remains
+                # Behind a link is maybe the log of another job.
+                own = None if folder.is_symlink() else archive
+                supervisor.remove_job(self._store, job, job, own, tell=tell)
                 return True
         return False
 
