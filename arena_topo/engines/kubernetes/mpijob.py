@@ -231,7 +231,7 @@ def report_of(
     }
 
 
-def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
+def job_status(mpijob: Object, pods: Iterable[Object]) -> JobStatus:
     """The status of one job from its MPIJob and its pods."""
     job = kube_object(mpijob)
     counted = sorted(map(_counted, pods), key=_rank)
@@ -261,7 +261,6 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         forecast=_forecast(mpijob, phase),
         reason=_reason(mpijob, job, phase, mine, chief),
         exit_code=code if phase.over else None,
-        tensorboard=tensorboard,
         model_name=meta.labels.get("modelName", ""),
         model_version=meta.labels.get("modelVersion", ""),
         model_source=meta.annotations.get("modelSource", ""),
@@ -293,11 +292,6 @@ def _until(mpijob: Object, phase: Phase) -> float | None:
     with contextlib.suppress(InvalidJob):
         return patience_end(dict(mpijob), job_of(dict(mpijob)).patience)
     return None
-
-
-def instance_of_pod(pod: Object, *, chief: bool) -> Instance:
-    """One pod as a row of `get`."""
-    return _instance(*_counted(pod), chief=chief)
 
 
 def _counted(pod: Object) -> tuple[KubeObject, int]:

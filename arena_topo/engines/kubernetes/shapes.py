@@ -15,10 +15,9 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import fields_of
+from arena_topo.clusters.objects import fields_of, invalid_object_text
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.escaping import brief
-from arena_topo.topology import decoding
 
 
 class MaybeWritten(ArenaError):
@@ -341,12 +340,12 @@ def kube_object(obj: Any) -> KubeObject:
 kube_object({})
 
 
-def shape_error(obj: Any, kind: type[msgspec.Struct] = KubeObject) -> str | None:
+def shape_error(obj: Any) -> str | None:
     """What is wrong with an answer that may lack a name, such as a review; None if nothing is."""
     try:
-        fields_of(obj, kind)
+        kube_object(obj)
     except (ValueError, RecursionError) as error:
-        return ": ".join(filter(None, decoding.decoding_error(error)))
+        return invalid_object_text(error)
     return None
 
 

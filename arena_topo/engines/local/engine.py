@@ -60,6 +60,7 @@ from arena_topo.errors import (
     NotFound,
     NotPossible,
     UsageError,
+    command,
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
@@ -825,7 +826,7 @@ def _check_pausable(job: Job, cannot: str, over: str) -> None:
 
 
 def _deletion(job: Job) -> str:
-    return f"arena-topo delete {job.submission.name} -n {job.submission.namespace}"
+    return command("delete", job.submission.name, namespace=job.submission.namespace)
 
 
 def _check_container(container: str | None, instance: str) -> None:

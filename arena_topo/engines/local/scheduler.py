@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -274,10 +274,10 @@ def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
 
     `jobs` are all jobs, oldest first; the caller holds the lock.
     """
-    here = [other for other in jobs if is_here(other)]
-    others = [other for other in here if other.submission.uid != job.submission.uid]
+    jobs = tuple(jobs)
+    others = (other for other in jobs if other.submission.uid != job.submission.uid)
     now = in_use(local_machines(job.submission.emulate), others)
-    head = _head(here, emulate=job.submission.emulate)
+    head = local_head(jobs, emulate=job.submission.emulate)
     left = _left(now, head, job)
     try:
         forecast = choose(job.submission, left)
@@ -380,16 +380,13 @@ def machines_left(
     `before`: only a job older than that one counts; None for a job that is yet to come, with this
     `timeout`. `jobs` are all jobs, oldest first.
     """
-    head = local_head(jobs, emulate=emulate)
-    if before is not None:
-        return _left(now, head, before)
-    return _left(now, head, None, timeout=timeout)
+    return _left(now, local_head(jobs, emulate=emulate), before, timeout=timeout)
 
 
 def _left(
     now: Cluster, head: QueueHead | None, mine: Job | None, *, timeout: float | None = None
 ) -> Cluster:
-    """What the head of the queue leaves of the machines for a job, or for one yet to come."""
+    """What the head of the queue leaves of the machines for a job, or for one with this timeout."""
     from arena_topo.queueing import LAST  # noqa: PLC0415  loads the solver
     from arena_topo.queueing.reservation import left_for  # noqa: PLC0415  as above
 
@@ -415,11 +412,15 @@ def _waiting(job: Job) -> Waiting:
     )
 
 
-def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
-    """The head of the queue on these machines; a job without GPUs, or for others, is not in it."""
+def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
+    """The head of the queue on these machines; `jobs` are all jobs, oldest first.
+
+    A job without GPUs, or for other machines, is not in it.
+    """
+    here = [job for job in jobs if is_here(job)]
     queue = [
         job
-        for job in jobs
+        for job in here
         if job.waiting and job.submission.gpus and job.submission.emulate == emulate
     ]
     if not queue:
@@ -430,20 +431,15 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     machines = local_machines(emulate)
     running = (
         Running(key=_key(job), started=job.started, timeout=job.submission.timeout)
-        for job in jobs
+        for job in here
         if job.holding
     )
     seen = Situation(
-        cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
+        cluster=in_use(machines, here), emptied=machines, running=tuple(running), now=time.time()
     )
     head = head_of(sorted(map(_waiting, queue), key=lambda gang: gang.rank), seen)
     # No reservation is stored here: it has idled at most since its job began to wait.
     return None if head is None else replace(head, since=head.gang.since)
-
-
-def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
-    """The head of the queue on these machines; `jobs` are all jobs, oldest first."""
-    return _head([job for job in jobs if is_here(job)], emulate=emulate)
 
 
 def choose(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
