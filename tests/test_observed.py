@@ -651,7 +651,9 @@ def test_an_object_says_the_same_as_json_and_as_plain_values():
         job("a", "node-a/4,5"),
         config_map(),
     ]
-    read = [records.record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects]
+    read = [
+        records.read_record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects
+    ]
     assert read == [records.record_of(one) for one in objects]
     assert observed.cluster(read, source="test") == seen(*objects)
 

@@ -298,9 +298,9 @@ class WatchedJobs:
                 # No watch reports a refused pod, and a proxy may hold back that a pod has started.
                 lasts = REREAD
         if list(self._known).index(name) >= _MOST_WATCHED:
-            return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
+            return ListSnapshot((status, [podlog.log_fields(pod) for pod in pods]), (), REREAD)
         lists = _watched_lists(jobs, known, mpijob, revision)
-        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), lists, lasts)
+        return ListSnapshot((status, [podlog.log_fields(pod) for pod in pods]), lists, lasts)
 
 
 def gang_reads(

@@ -12,7 +12,7 @@ import msgspec
 
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import Writer, part
-from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, belongs, pod_selectors
+from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, is_pod_of, pod_selectors
 from arena_topo.engines.kubernetes.shapes import checked_job
 from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.errors import JobNotFound
@@ -105,7 +105,7 @@ class Jobs(Writer):
         """What `pods_of` returns, and a revision of their list from before any later change."""
 
         def keep(pod: Object) -> Object | None:
-            return pod if belongs(pod, mpijob) else None
+            return pod if is_pod_of(pod, mpijob) else None
 
         path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
         first = ""

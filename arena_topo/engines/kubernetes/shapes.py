@@ -112,6 +112,7 @@ class _Resources(_Part, frozen=True, gc=False):
 
 class _Container(_Part, frozen=True, gc=False):
     name: str = ""
+    image: str = ""
     env: list[_Named] = []
     resources: _Resources = _Resources()
     restart_policy: Any = None
@@ -215,6 +216,7 @@ class _Spec(_PodSpec, frozen=True, gc=False):
     run_policy: dict[str, Any] = {}
     # Of a volume claim, a node, a service, a DeviceClass.
     access_modes: list[str] = []
+    storage_class_name: str = ""
     taints: list[_Taint] = []
     ports: list[ServicePort] = []
     extended_resource_name: str = ""

@@ -467,7 +467,7 @@ class LocalBackend:
             _check_pausable(job, f"{name} cannot be resumed", again)
             if job.state.phase is not Phase.SUSPENDED:
                 return self._end_patience(job)
-            state = self._first_state(scheduler.constrained(job, constraint).submission)
+            state = self._first_state(scheduler.with_constraint(job, constraint).submission)
             # As on a cluster the pods are new: the log so far becomes the log of the run before.
             log_files.begin_run(job.folder / POD_LOGS / launcher_name(name))
             self._store.mark(job, HELD, on=False)
@@ -592,7 +592,7 @@ class LocalBackend:
             return {run.pid} if run is not None and ours else frozenset()
 
         # On SIGTERM the supervisor ends its pods, then itself.
-        processes.end(signalled, grace=_PATIENCE)
+        processes.terminate(signalled, grace=_PATIENCE)
         with self._store.lock():
             if not job.same_run(self._store.read(job.folder)):
                 return frozenset()
@@ -750,7 +750,7 @@ class LocalBackend:
     def _status(self, job: Job) -> JobStatus:
         from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to submit
 
-        forecast = scheduler.present(job)
+        forecast = scheduler.current_placement(job)
         job = structs.replace(job, state=job.changed(forecast=forecast))
         submission, state = job.submission, job.state
         phase, reason = state.phase, state.reason or (_LATER if job.later else None)

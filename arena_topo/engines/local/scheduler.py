@@ -70,7 +70,7 @@ def is_here(job: Job) -> bool:
     if not processes.processes_visible():
         return False
     supervisor = job.state.supervisor
-    booted = supervisor is not None and supervisor.boot == processes.boot()
+    booted = supervisor is not None and supervisor.boot == processes.boot_id()
     return booted or job.submission.host == host()
 
 
@@ -234,7 +234,7 @@ def in_use(cluster: Cluster, jobs: Iterable[Job]) -> Cluster:
     holdings: dict[str, list[Holding]] = defaultdict(list)
     for job in jobs:
         if job.holding and is_here(job):
-            for name, bits in _bits([present(job)]).items():
+            for name, bits in _bits([current_placement(job)]).items():
                 gpus = GPUSet(bits)
                 holdings[name].append(Holding(job=_key(job), size=count(gpus), gpus=gpus))
 
@@ -251,7 +251,7 @@ def _key(job: Job) -> str:
     return f"{job.submission.namespace}/{job.submission.name}"
 
 
-def present(job: Job) -> PlacementForecast:
+def current_placement(job: Job) -> PlacementForecast:
     """The placement of a job; a renamed machine has its new name in it."""
     submission, forecast = job.submission, job.state.forecast
     if submission.emulate is not None or submission.host == host() or not is_here(job):
@@ -280,12 +280,12 @@ def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
     head = local_head(jobs, emulate=job.submission.emulate)
     left = _left(now, head, job)
     try:
-        forecast = choose(job.submission, left)
+        forecast = forecast_on(job.submission, left)
     except Unplaceable as refused:
         if head is None or left is now:
             raise
         try:
-            choose(job.submission, now)
+            forecast_on(job.submission, now)
         except Unplaceable:
             raise refused from None
         raise _ToWait(because(CauseCode.TURN, job=head.gang.key)) from None
@@ -321,7 +321,7 @@ def _check_patience(job: Job, left: Cluster) -> None:
         raise _ToWait(patience_cause(wait))
 
 
-def constrained(job: Job, constraint: Constraint) -> Job:
+def with_constraint(job: Job, constraint: Constraint) -> Job:
     """A job with this constraint on its placement."""
     submission = job.submission
     if constraint == UNCONSTRAINED:
@@ -343,7 +343,7 @@ def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Mo
     if job.holding:
         others = (other for other in after if not other.same(job))
         cluster = in_use(local_machines(submission.emulate), others)
-        before = present(job)
+        before = current_placement(job)
         if submission.gpus:
             request = submission.request or submission.counted
             before, compelled = where_it_is(before, request, cluster, LOCAL_BINDING)
@@ -355,7 +355,7 @@ def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Mo
                     after[index] = structs.replace(other, state=state)
                     started.append(other.submission.name)
     try:
-        forecast = schedule(constrained(job, constraint), after)
+        forecast = schedule(with_constraint(job, constraint), after)
     except Unplaceable as refused:
         if refused.verdict is Verdict.NEVER or not started:
             raise
@@ -442,7 +442,7 @@ def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
     return None if head is None else replace(head, since=head.gang.since)
 
 
-def choose(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
+def forecast_on(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
     """The best placement of a job on what is free; Unplaceable if there is none.
 
     GPUs that are only counted are taken node by node, lowest indexes first.

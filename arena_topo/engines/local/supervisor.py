@@ -337,7 +337,7 @@ class Supervisor:
         # As on a cluster, the GPUs belong to the workers alone.
         devices = {
             workers[index]: scheduler.visible_devices(cluster, node, gpus)
-            for index, node, gpus in scheduler.present(self._job).workers
+            for index, node, gpus in scheduler.current_placement(self._job).workers
         }
         for number, pod in enumerate([self._launcher, *devices]):
             # Short, since sockets in it may have no more than 107 characters.
@@ -471,7 +471,7 @@ class Supervisor:
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
         """End processes, and wait until their output is written."""
-        left = processes.end(find, reap=self._reap)
+        left = processes.terminate(find, reap=self._reap)
         if self._drain is not None:
             # A process that cannot be ended may have the pipe open.
             self._drain.join(_LAST_WORDS)
@@ -581,7 +581,7 @@ def end_processes(
     """
     if not processes.processes_of_job(uid) or store.is_copy(folder, uid):
         return frozenset()
-    return processes.end(lambda: processes.processes_of_job(uid), grace=grace)
+    return processes.terminate(lambda: processes.processes_of_job(uid), grace=grace)
 
 
 def fail_orphan(store: JobStore, job: Job) -> Job | None:
@@ -605,7 +605,7 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
         _remove_unwanted(store, current)
         return None
     supervisor = current.state.supervisor
-    restarted = supervisor is not None and supervisor.boot != processes.boot()
+    restarted = supervisor is not None and supervisor.boot != processes.boot_id()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"
