@@ -17,6 +17,7 @@ from kube_objects import (
     node,
     only,
     pod,
+    record_of,
     resource_slice,
     seen,
     uuid,
@@ -196,5 +197,5 @@ def test_slices_and_claims_read_the_same_as_json_and_as_plain_values():
     read = [
         records.read_record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects
     ]
-    assert read == [records.record_of(one) for one in objects]
+    assert read == [record_of(one) for one in objects]
     assert observed.cluster(read, source="test") == seen(*objects)

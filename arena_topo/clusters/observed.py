@@ -28,7 +28,6 @@ from arena_topo.clusters.records import (
     SliceRecord,
     TopologyRecord,
     Unread,
-    record_of,
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
@@ -78,21 +77,19 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster(
-    objects: Iterable[Record | Unread | Object],
+    objects: Iterable[Record | Unread],
     *,
     source: str,
     file: FabricFile | None = None,
-    now: float | None = None,
 ) -> Cluster:
     """Build the cluster from nodes, pods, MPIJobs, ConfigMaps and Kueue topologies.
 
-    ResourceSlices and ResourceClaims count as well. Objects come in any order, as records or as
-    plain values; other kinds are ignored. `source` names the origin for people. `file` overrides
-    all other sources about the network. `now` (Unix seconds) is when the objects were read; if that
-    is not known, the newest time of an agent counts as now. Every node has as many domains as the
-    cluster has tiers. `notes` of the cluster name each invalid object and its consequence.
+    ResourceSlices and ResourceClaims count as well. Objects come in any order. `source` names the
+    origin for people. `file` overrides all other sources about the network. Every node has as many
+    domains as the cluster has tiers. `notes` of the cluster name each invalid object and its
+    consequence.
     """
-    return ClusterReader(source=source, file=file).read(objects, now=now).cluster
+    return ClusterReader(source=source, file=file).read(objects).cluster
 
 
 class ClusterReader:
@@ -108,24 +105,19 @@ class ClusterReader:
         self._inventory: _Inventory | None = None
 
     def read(
-        self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
+        self, objects: Iterable[Record | Unread], *, now: float | None = None
     ) -> ClusterReading:
-        """Build the cluster as `cluster` does, with its sources."""
-        by_type: dict[type, list[Any]] = defaultdict(list)
+        """Build the cluster as `cluster` does, with its sources.
+
+        `now` (Unix seconds) is when the objects were read; if that is not known, the newest time of
+        an agent counts as now.
+        """
+        by_type: dict[type[Record | Unread], list[Any]] = defaultdict(list)
         for item in objects:
             by_type[type(item)].append(item)
+        unread = [item.note for item in by_type.pop(Unread, ())]
         records: dict[str, list[Any]] = defaultdict(list)
-        unread: list[Note] = []
-        for form, items in by_type.items():
-            if issubclass(form, Record):
-                records[form.kind] += items
-                continue
-            for item in items:
-                entry = item if isinstance(item, Unread) else record_of(item)
-                if isinstance(entry, Unread):
-                    unread.append(entry.note)
-                elif entry is not None:
-                    records[entry.kind].append(entry)
+        records |= {form.kind: items for form, items in by_type.items()}
         static = [entry for kind in _STATIC for entry in records[kind.kind]]
         if self._inventory is None or not self._inventory.is_of(static):
             self._inventory = _Inventory(static, records, self._file)

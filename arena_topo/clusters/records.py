@@ -382,12 +382,6 @@ def _decoded(kind: str, data: msgspec.Raw) -> Any:
             raise null_error(first, second) from None
 
 
-def record_of(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
-    """The record of an object, by the kind in the object; None for a kind that is not read."""
-    kind = known_kind(item.get("kind"), item.get("apiVersion"))
-    return None if kind is None else read_record(kind, item, status_of=status_of)
-
-
 def known_kind(kind: object, version: object) -> str | None:
     """The kind if it is read; other API groups have kinds of the same names."""
     if not isinstance(kind, str) or kind not in RECORD_KINDS:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.clusters import observed
+from arena_topo.clusters.records import read_record
 from arena_topo.engines import Options, Publication
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part
@@ -173,7 +174,7 @@ def _check(api: Connection, machine: Machine) -> None:
             f"there is no node {name} in this cluster",
             hint="kubectl get nodes lists them; name one: arena-topo topology publish NODE",
         )
-    nodes = observed.cluster([{**node, "kind": "Node"}], source="").nodes
+    nodes = observed.cluster([read_record("Node", node)], source="").nodes
     has = len(nodes[0].machine.gpus) if nodes else 0
     if has != len(machine.gpus):
         raise ArenaError(
