@@ -253,7 +253,7 @@ class _Inventory:
             else:
                 new[name] = mine
         if new:
-            some = {id(one) for mine in new.values() for one in mine}
+            some = {id(entry) for mine in new.values() for entry in mine}
             notes = Notes()
             fresh = uses_of(
                 [pod for pod in pods if id(pod) in some],
@@ -719,15 +719,15 @@ class _Idle:
             foreign=use.foreign,
             holders=tuple(use.holdings()),
         )
-        for job, kept in use.reserved.items():
-            known = GPUSet(kept.gpus & node.machine.everything)
+        for job, reservation in use.reserved.items():
+            known = GPUSet(reservation.gpus & node.machine.everything)
             node = node.reserve(
                 job,
                 known,
-                unnamed=kept.unnamed + count(kept.gpus) - count(known),
-                cpu=kept.cpu,
-                memory=kept.memory,
-                since=kept.since,
+                unnamed=reservation.unnamed + count(reservation.gpus) - count(known),
+                cpu=reservation.cpu,
+                memory=reservation.memory,
+                since=reservation.since,
                 restart=True,
             )
         return node
