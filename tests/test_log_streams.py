@@ -434,7 +434,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
 def test_a_server_that_stays_away_is_an_error_in_the_end(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(pod_lister, "MAX_UNANSWERED", 0.5)
+    monkeypatch.setattr(pod_lister, "MAX_UNREACHABLE", 0.5)
     job = running(backend, operator, "one")
     with backend.follow(job, FOLLOW, is_chief) as following:
         reader = Reader(following)

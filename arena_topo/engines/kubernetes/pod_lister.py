@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from arena_topo.engines.kubernetes.podlog import Object
-from arena_topo.engines.polling import MAX_UNANSWERED
 from arena_topo.errors import ClusterError, TimedOut, temporary
 
 if TYPE_CHECKING:
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
 
 LOOK = 1.0
 """Seconds between two looks whether pods have changed; more if their list takes long."""
+
+MAX_UNREACHABLE = 60.0
+"""Seconds that the API server may be unreachable, as in `wait`."""
 
 _GAP = 0.1
 """The least seconds between two lists of the pods."""
@@ -80,7 +82,7 @@ class PodLister:
     def end(self, listed: PodList | None, error: Exception | None) -> list[Object] | None:
         """The pods; None after an error that may pass. Another error is raised.
 
-        An error that lasts for `MAX_UNANSWERED` seconds does not pass, nor does one of the first
+        An error that lasts for `MAX_UNREACHABLE` seconds does not pass, nor does one of the first
         list.
         """
         begun, self._begun, self._ended = self._begun, 0.0, time.monotonic()
@@ -90,7 +92,7 @@ class PodLister:
             return listed.pods
         self._pause, self._failing = self._every, self._failing or begun
         passes = isinstance(error, ClusterError | TimedOut) and temporary(error)
-        late = self._ended - self._failing > MAX_UNANSWERED or self._api.left <= 0
+        late = self._ended - self._failing > MAX_UNREACHABLE or self._api.left <= 0
         if error is not None and (late or not passes or not self.read_at):
             raise error
         return None
