@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kube_objects import group, pod
+from kube_objects import group, pod, records_of
 
 from arena_topo.engines import occupancy
+from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.metrics import GpuSample
 from arena_topo.engines.occupancy import NodeStatus, Occupancy
 
@@ -98,7 +99,7 @@ def mixed() -> list[dict[str, Any]]:
 
 
 def seen(*objects: dict[str, Any]) -> Occupancy:
-    return occupancy.read_occupancy(objects, source="test")
+    return occupancy.read_occupancy(records_of(objects, status_of=pod_status), source="test")
 
 
 def only(*objects: dict[str, Any]) -> NodeStatus:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from arena_topo.clusters import observed
+from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, read_record
 from arena_topo.topology import Cluster, Node, gpu_set, presets, published
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -84,8 +86,21 @@ def config_map(name: str = "node-a", *, healthy: int | None = None) -> dict[str,
     return published.config_map(machine, gpu_set(range(8)) if healthy is None else healthy)
 
 
+def record_of(item: Any, *, status_of: StatusOf | None = None) -> Record | Unread | None:
+    """The record of an object; None of a kind that is not read."""
+    kind = known_kind(item.get("kind"), item.get("apiVersion"))
+    return None if kind is None else read_record(kind, item, status_of=status_of)
+
+
+def records_of(
+    objects: Iterable[Any], *, status_of: StatusOf | None = None
+) -> list[Record | Unread]:
+    found = (record_of(item, status_of=status_of) for item in objects)
+    return [record for record in found if record is not None]
+
+
 def seen(*objects: dict[str, Any]) -> Cluster:
-    return observed.cluster(objects, source="test")
+    return observed.cluster(records_of(objects), source="test")
 
 
 def only(*objects: dict[str, Any]) -> Node:

@@ -17,6 +17,7 @@ from kube_objects import (
     node,
     only,
     pod,
+    record_of,
     resource_slice,
     seen,
     uuid,
@@ -193,6 +194,8 @@ def test_slices_and_claims_read_the_same_as_json_and_as_plain_values():
     worker = claiming("w", "c")
     worker["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "x"}
     objects = [bare(), v1beta1(resource_slice()), claim("c", "gpu-0", users=["w"]), worker]
-    read = [records.record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects]
-    assert read == [records.record_of(one) for one in objects]
+    read = [
+        records.read_record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects
+    ]
+    assert read == [record_of(one) for one in objects]
     assert observed.cluster(read, source="test") == seen(*objects)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kube_objects import node
+from kube_objects import node, seen
 
-from arena_topo.clusters import observed
 from arena_topo.engines.kubernetes.queued import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
@@ -329,7 +328,7 @@ def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
         elif isinstance(inner, dict):
             del inner[last]
     queued(mpijob, {})
-    cluster = observed.cluster([node("node-0"), mpijob], source="test")
+    cluster = seen(node("node-0"), mpijob)
     assert cluster.nodes[0].free_count >= 4
     with contextlib.suppress(InvalidJob):
         assert job_of(mpijob).workers > 0

@@ -478,6 +478,13 @@ def test_without_a_controller_the_user_must_read_the_cluster(check, limited):
     assert (code, found["rights to place"][0][0]) == (0, "warn")
     bound(limited, install.SELF_PLACER, "team-a")
     assert check()[1]["rights to place"][0][0] == "ok"
+    # What he may not watch is listed.
+    limited.deny("watch nodes")
+    code, found, _err = check()
+    result, said, fix = found["rights to place"][0]
+    assert (code, result) == (0, "warn")
+    assert said.startswith("not allowed to watch nodes, and no controller")
+    assert (fix or "").startswith("kubectl create clusterrolebinding arena-topo-cluster-reader")
 
 
 def test_whom_the_server_does_not_know_is_no_finding_but_an_error(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kube_objects import record_of
 
 from arena_topo.clusters import records
 from arena_topo.errors import UsageError
@@ -413,7 +414,7 @@ def topology(*labels, version="v1beta1"):
 
 
 def from_topology(document, nodes, **known):
-    return fabric.fabric_from_labels(nodes, records.record_of(document).levels, **known)
+    return fabric.fabric_from_labels(nodes, record_of(document).levels, **known)
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1beta2"])
@@ -474,7 +475,7 @@ def test_an_unused_level_of_a_topology_gets_a_note():
     ],
 )
 def test_an_invalid_topology_is_named_with_its_path(document, message):
-    found = records.record_of(document)
+    found = record_of(document)
     assert isinstance(found, records.Unread)
     assert found.note == f"Topology default is ignored: {message}"
 

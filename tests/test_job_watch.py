@@ -20,7 +20,7 @@ from test_log_streams import WORKER, opened, running, stamp
 
 from arena_topo.engines import JobStatus, Phase, daemon_thread, goals
 from arena_topo.engines.goals import Goal, Standing
-from arena_topo.engines.kubernetes import job_watch
+from arena_topo.engines.kubernetes import job_watch, watch_cache
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
 from arena_topo.errors import ArenaError, JobNotFound
@@ -40,8 +40,8 @@ def backend(api: FakeApi, tmp_path: Path) -> Iterator[KubernetesBackend]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are tried again at once."""
-    monkeypatch.setattr(job_watch, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(job_watch, "_LAST_DELAY", 0.02)
+    monkeypatch.setattr(watch_cache, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(watch_cache, "_LAST_DELAY", 0.02)
 
 
 def asked_for(api: FakeApi) -> Counter[str]:

@@ -1085,7 +1085,7 @@ def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path, monke
 
 def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):
     monkeypatch.setattr(processes, "INSIST", 0.1)
-    assert processes.end(lambda: {1 << 30}, grace=0.0) == {1 << 30}
+    assert processes.terminate(lambda: {1 << 30}, grace=0.0) == {1 << 30}
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])
@@ -1101,7 +1101,7 @@ def test_ending_leaves_what_runs_as_another_user(monkeypatch, kernel):
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     ours = os.getpid()
-    assert processes.end(lambda: {ours}, grace=PATIENCE) == {ours}
+    assert processes.terminate(lambda: {ours}, grace=PATIENCE) == {ours}
     assert told == [signal.SIGTERM]
 
 
@@ -1111,7 +1111,7 @@ def test_ending_spares_a_stranger_who_has_taken_over_the_id_of_a_process(monkeyp
         monkeypatch.delattr(os, "pidfd_open")
     with subprocess.Popen(["sleep", "600"]) as stranger:
         looks = iter([{stranger.pid}])
-        assert not processes.end(lambda: next(looks, set()))
+        assert not processes.terminate(lambda: next(looks, set()))
         assert stranger.poll() is None
         stranger.kill()
 
@@ -1134,7 +1134,7 @@ def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatc
             # In a set of two such numbers the child comes first, as it must not.
             unlucky = [*{shell.pid, child}] == [child, shell.pid]
             pair = {shell.pid, child}
-            processes.end(
+            processes.terminate(
                 lambda pair=pair: {pid for pid in pair if processes.process(pid)},
                 reap=shell.poll,
             )

@@ -878,6 +878,49 @@ def test_the_log_of_a_job_whose_manifest_was_edited_is_archived(engine, tmp_path
     assert told == []
 
 
+@pytest.mark.parametrize("file", ["record", "submission.json"])
+def test_the_log_of_a_job_that_cannot_be_read_is_archived(engine, tmp_path, file):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    (place(tmp_path).parent.parent / file).write_text("{")
+    told: list[str] = []
+    engine.delete("demo", "default", tell=told.append)
+    assert engine.jobs(None) == ()
+    assert [line.text for line in kept_lines()] == [b"hello"]
+    assert told == []
+
+
+def test_the_log_behind_a_link_in_the_place_of_a_job_stays_with_its_job(engine, tmp_path):
+    submit(engine, job("demo", "echo hello"))
+    ended(engine, "demo")
+    folder = place(tmp_path).parent.parent
+    other = folder.parent.with_name("other")
+    other.mkdir(mode=0o700)
+    (other / "demo").symlink_to(folder)
+    engine.delete("demo", "other")
+    assert not other.exists()
+    assert log(engine, "demo") == "hello\n"
+    assert open_archive(os.environ).kept("local", "other", "demo") == ()
+
+
+def test_the_job_that_a_new_one_replaces_counts_towards_the_size_of_the_archive(
+    engine, monkeypatch
+):
+    submit(engine, job("old", "echo old"))
+    ended(engine, "old")
+    engine.delete("old", "default")
+    [old] = open_archive(os.environ).kept("local", "default", "old")
+    for file in old.folder.iterdir():
+        os.utime(file, (time.time() - 3600, time.time() - 3600))
+    submit(engine, job("demo", "seq 1 5000"))
+    ended(engine, "demo")
+    monkeypatch.setenv("ARENA_TOPO_LOG_ARCHIVE", "180k")
+    again = ["submit", "mpi", "--backend=local", "--name=demo", "--workers=1", "--image=local"]
+    assert cli.run([*again, "--exists=replace", "--wait", "echo new"]) == 0
+    assert len(list(kept_lines())) == 5000
+    assert list(kept_lines("old")) == []
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_what_else_is_known_of_a_job_makes_room_for_its_log_only_on_a_full_disk(
     engine, tmp_path, monkeypatch, full

@@ -94,7 +94,7 @@ def change(folder: Path, file: str, **changes) -> None:
 
 def running(folder: Path, **changes) -> None:
     """Make the record that of a job whose supervisor was killed while it ran."""
-    gone = {"pid": 1 << 30, "started": 1, "boot": processes.boot()}
+    gone = {"pid": 1 << 30, "started": 1, "boot": processes.boot_id()}
     change(folder, "record", phase="RUNNING", finished=None, supervisor=gone, **changes)
 
 

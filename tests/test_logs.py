@@ -474,7 +474,8 @@ def test_a_job_that_is_deleted_while_it_is_followed_is_an_error_after_its_lines(
     assert "was deleted" in err
     code, out, err = place.logs("demo")
     assert (code, out) == (0, "one\n")
-    assert err.startswith("note: the pods of demo are gone: this is its archived log, from ")
+    archived = "this is the archived log of the job that was created "
+    assert err.startswith(f"note: the pods of demo are gone: {archived}")
 
 
 def test_a_job_that_nobody_knows_is_an_error_at_once(place):

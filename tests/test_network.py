@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kube_objects import records_of
 
 from arena_topo.bandwidth import Wire
 from arena_topo.clusters import observed
@@ -58,7 +59,7 @@ def topology(name: str, *labels: str, version: str = "v1beta1") -> Object:
 
 
 def seen(*objects: Object, file: fabric.FabricFile | None = None) -> Cluster:
-    found = observed.cluster(objects, source="test", file=file)
+    found = observed.cluster(records_of(objects), source="test", file=file)
     assert all(len(one.domains) == len(found.tiers) for one in found.nodes)
     return found
 

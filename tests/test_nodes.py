@@ -10,6 +10,7 @@ from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
 from job_shapes import CREATED, SUSPENDED, mpijob, ours
+from kube_objects import records_of
 
 from arena_topo import cli
 from arena_topo.admin import nodes
@@ -89,7 +90,7 @@ def test_a_node_for_topology_jobs_is_labelled_and_tainted_and_read_as_such(arena
     labels, taints = stored(api, "n1")
     assert labels == {"kubernetes.io/hostname": "n1", TAINT: "true"}
     assert taints == [THEIRS, OURS]
-    (seen,) = observed.cluster([api.find("Node", "n1")], source="").nodes
+    (seen,) = observed.cluster(records_of([api.find("Node", "n1")]), source="").nodes
     assert seen.dedicated
 
 

@@ -10,7 +10,19 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kube_objects import bare, claim, config_map, group, job, node, only, pod, resource_slice, seen
+from kube_objects import (
+    bare,
+    claim,
+    config_map,
+    group,
+    job,
+    node,
+    only,
+    pod,
+    record_of,
+    resource_slice,
+    seen,
+)
 
 from arena_topo.clusters import observed, records, rules
 from arena_topo.clusters.usage import NodeUsage
@@ -651,8 +663,10 @@ def test_an_object_says_the_same_as_json_and_as_plain_values():
         job("a", "node-a/4,5"),
         config_map(),
     ]
-    read = [records.record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects]
-    assert read == [records.record_of(one) for one in objects]
+    read = [
+        records.read_record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects
+    ]
+    assert read == [record_of(one) for one in objects]
     assert observed.cluster(read, source="test") == seen(*objects)
 
 
@@ -785,13 +799,13 @@ def test_a_cluster_that_is_read_again_is_the_same_as_one_that_is_read_for_the_fi
 ):
     still = [entry for name in _NAMES[:2] for entry in (node(name), config_map(name))]
     still += [bare(_NAMES[2]), resource_slice(_NAMES[2])]
-    static = [records.record_of(entry) for entry in still]
-    of = {name: records.record_of(data.draw(_used_by(name))) for name in _ENTRIES}
+    static = [record_of(entry) for entry in still]
+    of = {name: record_of(data.draw(_used_by(name))) for name in _ENTRIES}
     again = observed.ClusterReader(source="test")
     for _ in range(data.draw(st.integers(1, 6))):
         for name in data.draw(st.sets(st.sampled_from((*_ENTRIES, "four")))):
             if of.pop(name, None) is None or data.draw(st.booleans()):
-                of[name] = records.record_of(data.draw(_used_by(name)))
+                of[name] = record_of(data.draw(_used_by(name)))
         objects = [entry for entry in (*static, *of.values()) if entry is not None]
         some = [entry for entry in objects if not isinstance(entry, records.JobRecord)]
         for seen_now in (objects, some):

@@ -138,13 +138,13 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     if odd is not None:
         return
     job, *pods = things
-    mine = [pod for pod in pods if mpijob.belongs(pod, job)]
+    mine = [pod for pod in pods if mpijob.is_pod_of(pod, job)]
     mpijob.is_arenas(job)
     job_status(job, mine)
     job_status(identity_only(job), [])
     for pod in pods:
-        slim = podlog.slim(pod)
-        podlog.sight(slim, podlog.main_container(slim) or "")
+        slim = podlog.log_fields(pod)
+        podlog.container_view(slim, podlog.main_container(slim) or "")
 
 
 @pytest.mark.parametrize(

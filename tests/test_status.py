@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from arena_topo.engines import Phase
-from arena_topo.engines.kubernetes.mpijob import instance_of_pod, job_status, pod_status, seconds
+from arena_topo.engines import Instance, Phase
+from arena_topo.engines.kubernetes.mpijob import job_status, pod_status, seconds
 
 CREATED = "2026-11-21T07:00:00Z"
 T0 = 1795244400.0
@@ -310,15 +310,20 @@ def test_an_annotation_that_no_job_could_ask_for_is_not_believed(said: str):
     assert job_status(annotated, []).request_gpus == 4
 
 
+def instance_of(one: dict[str, Any]) -> Instance:
+    [instance] = job_status(mpijob(), [one]).instances
+    return instance
+
+
 @pytest.mark.parametrize("label", ["²", "9" * 5000, "one"])
 def test_an_index_that_is_no_number_is_none(label: str):
     odd = pod("demo-other", metadata={"labels": {"training.kubeflow.org/replica-index": label}})
-    assert instance_of_pod(odd, chief=False).worker is None
+    assert instance_of(odd).worker is None
 
 
 def test_gpus_are_held_from_the_binding_to_the_end_under_either_name():
     def holds(one: dict[str, Any]) -> bool:
-        return instance_of_pod(one, chief=False).holds_gpus
+        return instance_of(one).holds_gpus
 
     terminating = {"deletionTimestamp": CREATED}
     assert holds(pod("demo-worker-0", "Pending"))
@@ -328,7 +333,7 @@ def test_gpus_are_held_from_the_binding_to_the_end_under_either_name():
     assert not holds(pod("demo-launcher-a"))
     acks = pod("demo-worker-0")
     acks["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": "4"}
-    assert instance_of_pod(acks, chief=False).gpus == 4
+    assert instance_of(acks).gpus == 4
 
 
 def test_the_priority_is_that_of_the_workers():

@@ -855,6 +855,43 @@ def awaited(world: World) -> tuple[threading.Thread, list[Any]]:
     return waits, done
 
 
+def lists(world: World) -> Counter[str]:
+    """How often each kind of object was listed."""
+    paths = [line[4:].partition("?") for line in world.api.requests if line.startswith("GET ")]
+    kinds = (path.rpartition("/")[2] for path, _, query in paths if "watch=1" not in query)
+    return Counter(kind for kind in kinds if kind in {"nodes", "pods", "mpijobs"})
+
+
+def test_a_command_that_waits_to_start_a_gang_watches_the_cluster(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_SELDOM", 0.1)
+    waits, done = awaited(world)
+    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.api.requests.clear()
+    looks = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/gang"
+    world.until(lambda: world.api.requests.count(looks) >= 3)
+    assert lists(world) == {}
+    world.backend.delete("full", "default")
+    waits.join(20)
+    assert [one.starter for one in done] == [None]
+    world.whole()
+
+
+def test_a_command_that_waits_to_start_a_gang_lists_only_what_it_may_not_watch(
+    world: World,
+) -> None:
+    world.api.deny("watch pods")
+    waits, done = awaited(world)
+    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.api.requests.clear()
+    world.until(lambda: lists(world)["pods"] >= 3)
+    assert set(lists(world)) == {"pods"}
+    world.backend.delete("full", "default")
+    waits.join(20)
+    assert [one.starter for one in done] == [None]
+
+
 @pytest.mark.parametrize("status", [503, 429])
 def test_a_command_that_waits_to_start_a_gang_outlives_an_outage(world: World, status: int) -> None:
     waits, done = awaited(world)

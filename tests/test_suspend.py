@@ -340,7 +340,7 @@ def test_a_local_job_whose_supervisor_is_killed_while_it_is_suspended_is_held_no
     running(here)
 
     def killed(_self: Any, entry: Any) -> frozenset[int]:
-        processes.end(lambda: {entry.state.supervisor.pid}, grace=0.0)
+        processes.terminate(lambda: {entry.state.supervisor.pid}, grace=0.0)
         return frozenset()
 
     with monkeypatch.context() as gone:
@@ -372,7 +372,7 @@ def test_a_slow_suspend_does_not_end_the_run_of_a_later_resume(
     here: Any, monkeypatch: pytest.MonkeyPatch
 ):
     running(here)
-    backend, end = here.world.backend, processes.end
+    backend, end = here.world.backend, processes.terminate
 
     def halted(*words: Any, **more: Any) -> Any:
         left = end(*words, **more)
@@ -384,7 +384,7 @@ def test_a_slow_suspend_does_not_end_the_run_of_a_later_resume(
         return left
 
     with monkeypatch.context() as slow:
-        slow.setattr(processes, "end", halted)
+        slow.setattr(processes, "terminate", halted)
         assert here("suspend", "demo")[0] == 0
     time.sleep(0.5)
     assert phase(here) is Phase.RUNNING

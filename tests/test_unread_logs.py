@@ -345,8 +345,9 @@ def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
     span = f"from {moment(1_000_002)} to {moment(1_000_002)}"
     [note] = told
     assert note.text == (
-        f"the pods of demo are gone: this is its archived log, {span}; the log may have gone on"
-        f" after that; 2 older jobs of that name are kept in {archive.root}"
+        "the pods of demo are gone: this is the archived log of the job that was created"
+        f" {moment(1_000_002)}, {span}; the log may have gone on after that; 2 older jobs of that"
+        f" name are kept in {archive.root}"
     )
 
 
@@ -362,8 +363,8 @@ def test_of_which_logs_lines_may_be_missing_is_told():
         root=None,
     )  # fmt: skip
     assert note.text == (
-        f"this is its archived log, from {moment(60)} to {moment(99)}; lines may be missing of"
-        f" {LAUNCHER}"
+        f"this is the archived log of the job that was created {moment(0)}, from {moment(60)} to"
+        f" {moment(99)}; lines may be missing of {LAUNCHER}"
     )
 
 

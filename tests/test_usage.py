@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from kube_objects import config_map, group, job, node, only, pod, seen
+from kube_objects import config_map, group, job, node, only, pod, records_of, seen
 
 from arena_topo.clusters import observed
 from arena_topo.topology import Knowledge, count, gpu_set, members, presets, published
@@ -385,8 +385,8 @@ def test_our_own_namespace_is_believed_before_acks():
 
 def test_an_agent_that_has_not_looked_for_long_is_a_note():
     def notes(now: float | None, *others: dict[str, Any]) -> tuple[str, ...]:
-        objects = (node(), looked(), *others)
-        return observed.cluster(objects, source="test", now=now).notes
+        objects = records_of((node(), looked(), *others))
+        return observed.ClusterReader(source="test").read(objects, now=now).cluster.notes
 
     assert notes(SEEN + 600) == ()
     assert notes(None) == ()

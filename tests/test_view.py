@@ -16,7 +16,16 @@ from cube_mesh import HGX, P100, PCIE, V100
 from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
-from kube_objects import claim, config_map, device, group, node, pod, resource_slice
+from kube_objects import (
+    claim,
+    config_map,
+    device,
+    group,
+    node,
+    pod,
+    records_of,
+    resource_slice,
+)
 
 from arena_topo.clusters import observed, view
 from arena_topo.engines import Options, occupancy
@@ -163,7 +172,7 @@ def test_no_name_of_a_person_or_a_job_is_in_a_view():
         claim("daves", "gpu-0"),
         resource_slice(devices=[device("node-a", i) for i in range(8)]),
     ]
-    seen = observed.cluster(objects, source="erin@prod")
+    seen = observed.cluster(records_of(objects), source="erin@prod")
     assert any("alices-secret" in note for note in seen.notes)
     text = json.dumps(view.encode(seen, observed_at=NOW))
     for name in ("alices", "bobs", "carol", "daves", "erin", "GPU-node-a"):

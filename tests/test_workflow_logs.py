@@ -350,7 +350,10 @@ def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path
         assert again.rest() == ["hello"]
         assert again.shown.end is End.KEPT
         gone = "" if asked.kept else "the pods of demo are gone: "
-        text = rf"{gone}this is its archived log, from \S+ \S+ to \S+ \S+"
+        text = (
+            rf"{gone}this is the archived log of the job that was created \S+ \S+,"
+            r" from \S+ \S+ to \S+ \S+"
+        )
         assert re.fullmatch(text, again.told())
 
 

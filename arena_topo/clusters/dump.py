@@ -17,7 +17,7 @@ import msgspec
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.clusters.objects import invalid_object_text
-from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
+from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, read_record
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, UTF_16, opened
 from arena_topo.manifests import FORMAT_ANNOTATION
@@ -53,8 +53,8 @@ def read_dumps(
 
     JSON or YAML, in UTF-8; several documents in one file; lists of one kind or mixed; single
     objects. An object of a typed list (NodeList) gets the kind that the list implies. `status_of`
-    is as of `record`. `whole` gets what the queue follows from: the jobs of arena-topo, priority
-    classes and quotas. UsageError, with the position, for a file that cannot be opened, is
+    is as of `read_record`. `whole` gets what the queue follows from: the jobs of arena-topo,
+    priority classes and quotas. UsageError, with the position, for a file that cannot be opened, is
     truncated or is invalid: the rest of its content is unknown, so GPUs that look free might be in
     use.
     """
@@ -68,7 +68,7 @@ def read_dumps(
                 with suppress(ValueError, RecursionError):
                     whole(str(kind), msgspec.json.decode(item, type=dict))
             if kind is not None and kind not in _QUEUE_KINDS:
-                yield record(kind, item, status_of=status_of)
+                yield read_record(kind, item, status_of=status_of)
 
 
 def _in_queue(kind: str | None, item: msgspec.Raw) -> bool:

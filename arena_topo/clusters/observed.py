@@ -30,7 +30,6 @@ from arena_topo.clusters.records import (
     TopologyRecord,
     Unread,
     Workers,
-    record_of,
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
@@ -80,21 +79,19 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster(
-    objects: Iterable[Record | Unread | Object],
+    objects: Iterable[Record | Unread],
     *,
     source: str,
     file: FabricFile | None = None,
-    now: float | None = None,
 ) -> Cluster:
     """Build the cluster from nodes, pods, MPIJobs, ConfigMaps and Kueue topologies.
 
-    ResourceSlices and ResourceClaims count as well. Objects come in any order, as records or as
-    plain values; other kinds are ignored. `source` names the origin for people. `file` overrides
-    all other sources about the network. `now` (Unix seconds) is when the objects were read; if that
-    is not known, the newest time of an agent counts as now. Every node has as many domains as the
-    cluster has tiers. `notes` of the cluster name each invalid object and its consequence.
+    ResourceSlices and ResourceClaims count as well. Objects come in any order. `source` names the
+    origin for people. `file` overrides all other sources about the network. Every node has as many
+    domains as the cluster has tiers. `notes` of the cluster name each invalid object and its
+    consequence.
     """
-    return ClusterReader(source=source, file=file).read(objects, now=now).cluster
+    return ClusterReader(source=source, file=file).read(objects).cluster
 
 
 class ClusterReader:
@@ -110,25 +107,20 @@ class ClusterReader:
         self._inventory: _Inventory | None = None
 
     def read(
-        self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
+        self, objects: Iterable[Record | Unread], *, now: float | None = None
     ) -> ClusterReading:
-        """Build the cluster as `cluster` does, with its sources."""
-        by_type: dict[type, list[Any]] = defaultdict(list)
+        """Build the cluster as `cluster` does, with its sources.
+
+        `now` (Unix seconds) is when the objects were read; if that is not known, the newest time of
+        an agent counts as now.
+        """
+        by_type: dict[type[Record | Unread], list[Any]] = defaultdict(list)
         # Objects of a type come in a row.
         for form, run in groupby(objects, type):
             by_type[form] += run
+        unread = [item.note for item in by_type.pop(Unread, ())]
         records: dict[str, list[Any]] = defaultdict(list)
-        unread: list[Note] = []
-        for form, items in by_type.items():
-            if issubclass(form, Record):
-                records[form.kind] += items
-                continue
-            for item in items:
-                entry = item if isinstance(item, Unread) else record_of(item)
-                if isinstance(entry, Unread):
-                    unread.append(entry.note)
-                elif entry is not None:
-                    records[entry.kind].append(entry)
+        records |= {form.kind: items for form, items in by_type.items()}
         static = [entry for kind in _STATIC for entry in records[kind.kind]]
         if self._inventory is None or not self._inventory.is_of(static):
             self._inventory = _Inventory(static, records, self._file)
@@ -749,15 +741,15 @@ class _Idle:
             foreign=use.foreign,
             holders=tuple(use.holdings()),
         )
-        for job, kept in use.reserved.items():
-            known = GPUSet(kept.gpus & node.machine.everything)
+        for job, reservation in use.reserved.items():
+            known = GPUSet(reservation.gpus & node.machine.everything)
             node = node.reserve(
                 job,
                 known,
-                unnamed=kept.unnamed + count(kept.gpus) - count(known),
-                cpu=kept.cpu,
-                memory=kept.memory,
-                since=kept.since,
+                unnamed=reservation.unnamed + count(reservation.gpus) - count(known),
+                cpu=reservation.cpu,
+                memory=reservation.memory,
+                since=reservation.since,
                 restart=True,
             )
         return node

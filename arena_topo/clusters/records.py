@@ -338,7 +338,7 @@ StatusOf = Callable[[Object], str]
 """kubectl's word for the status of a pod."""
 
 
-def record(
+def read_record(
     kind: str,
     item: Object | msgspec.Raw | _Foreign,
     *,
@@ -382,12 +382,6 @@ def _decoded(kind: str, data: msgspec.Raw) -> Any:
             raise null_error(first, second) from None
 
 
-def record_of(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
-    """The record of an object, by the kind in the object; None for a kind that is not read."""
-    kind = known_kind(item.get("kind"), item.get("apiVersion"))
-    return None if kind is None else record(kind, item, status_of=status_of)
-
-
 def known_kind(kind: object, version: object) -> str | None:
     """The kind if it is read; other API groups have kinds of the same names."""
     if not isinstance(kind, str) or kind not in RECORD_KINDS:
@@ -411,7 +405,7 @@ PageReader = Callable[[bytes], Mapping[str, Any] | None]
 list."""
 
 
-def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
+def page_reader(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
     """The page reader for lists of one of `RECORD_KINDS`."""
     # Whole pages are decoded at once; if that fails, item by item, so that one invalid object does
     # not hide the others.
@@ -424,7 +418,7 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
                 page = decoder.decode(data)
                 if not page.kind.endswith("List"):
                     return None
-                items = [record(kind, item, status_of=status_of) for item in page.items or ()]
+                items = [read_record(kind, item, status_of=status_of) for item in page.items or ()]
                 return {"items": items, "metadata": page.metadata}
         return None
 

@@ -7,6 +7,7 @@ reading it, and aliases are refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -31,20 +32,23 @@ class Excess(Exception):
         super().__init__(f"{problem} (line {mark.line + 1})")
 
 
-def documents(text: str | bytes, *, most: int | None = None) -> Iterator[Any]:
+def documents(text: str | bytes) -> Iterator[Any]:
     """The documents of a text as plain values; invalid numbers and dates stay text.
 
-    Excess if the text is nested too deeply, has more than `most` values, or has aliases;
-    yaml.YAMLError, with a mark, for any other invalid text.
+    Excess if the text is nested too deeply or has aliases; yaml.YAMLError, with a mark, for any
+    other invalid text.
     """
     import yaml
 
-    _examine(text, most)
+    _examine(text, math.inf)
     yield from yaml.load_all(text, Loader=_loader())
 
 
 def parse_document(text: str | bytes, *, most: int) -> Any:
-    """The one document of a small text; None if it is empty. Errors as of `documents`."""
+    """The one document of a text; None if it is empty.
+
+    Errors as of `documents`, and Excess if it has more than `most` values.
+    """
     _examine(text, most)
     loader = _loader()(text)
     try:
@@ -64,7 +68,7 @@ class YamlLines(NamedTuple):
 
 
 def key_lines(text: str, *, most: int) -> YamlLines:
-    """The lines of a small text in YAML or JSON. Errors as of `documents`."""
+    """The lines of a text in YAML or JSON. Errors as of `parse_document`."""
     import yaml
 
     _examine(text, most)
@@ -98,7 +102,7 @@ def key_lines(text: str, *, most: int) -> YamlLines:
     return YamlLines(line_numbers, repeated[0] if repeated else None)
 
 
-def _examine(text: str | bytes, most: int | None) -> None:
+def _examine(text: str | bytes, most: float) -> None:
     import yaml
 
     depth = values = 0
@@ -112,7 +116,7 @@ def _examine(text: str | bytes, most: int | None) -> None:
             depth += isinstance(event, yaml.events.CollectionStartEvent)
             if depth > DEEPEST:
                 raise Excess(_TOO_DEEP, event.start_mark)
-            if most is not None and values > most:
+            if values > most:
                 raise Excess(f"has more than {most:,} values", event.start_mark)
 
 

@@ -132,12 +132,12 @@ def uses_of(
     for job in jobs:
         notes += job.notes
         present = [(place, False) for place in job.workers]
-        for (index, node, gpus), kept in [*present, *((place, True) for place in job.reserved)]:
-            key, later = (job.namespace, f"{job.name}-worker-{index}"), kept or job.suspended
+        for (index, node, gpus), reserved in [*present, *((place, True) for place in job.reserved)]:
+            key, later = (job.namespace, f"{job.name}-worker-{index}"), reserved or job.suspended
             if key in workers and _covers(workers[key], node, gpus, job, later=later):
                 continue
             exact = gpu_set(gpus[: job.each]) if job.exact else GPUSet(0)
-            if kept:
+            if reserved:
                 size = min(len(gpus) or job.each, job.each)
                 # A pod of this worker that is still on the node uses its CPU and memory.
                 ending = workers.get(key)

@@ -53,7 +53,7 @@ SOMEBODY = "another gang"
 class _Reserved(msgspec.Struct, omit_defaults=True):
     """A reservation of a node, without its gang."""
 
-    gpus: int = 0
+    gpus: GPUSet = GPUSet(0)
     unnamed: int = 0
     cpu: float = 0.0
     memory: int = 0
@@ -195,14 +195,7 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
 
 def _reserved(node: Node) -> list[_Reserved]:
     return [
-        _Reserved(
-            gpus=reservation.gpus,
-            unnamed=reservation.unnamed,
-            cpu=reservation.cpu,
-            memory=reservation.memory,
-            since=reservation.since,
-            restart=reservation.restart,
-        )
+        msgspec.convert(reservation, _Reserved, from_attributes=True)
         for reservation, _ in node.reservations()
     ]
 
@@ -259,13 +252,4 @@ def _with(node: Node, reservation: _Reserved) -> Node:
     """A node with its reservation; ValueError for amounts below zero."""
     if min(reservation.unnamed, reservation.cpu, reservation.memory) < 0:
         raise ValueError(f"node {node.name} has less than nothing reserved")
-    gpus = GPUSet(reservation.gpus)
-    return node.reserve(
-        SOMEBODY,
-        gpus,
-        unnamed=reservation.unnamed,
-        cpu=reservation.cpu,
-        memory=reservation.memory,
-        since=reservation.since,
-        restart=reservation.restart,
-    )
+    return node.reserve(SOMEBODY, **msgspec.structs.asdict(reservation))

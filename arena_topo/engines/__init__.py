@@ -3,7 +3,7 @@
     kubernetes  an API server with an MPI operator
     local       the embedded engine: jobs as processes on this machine
 
-`opening.open_backend` imports an engine when it opens it, so a command pays only for that one.
+`engine_choice.open_backend` imports an engine when it opens it, so a command pays for one.
 """
 
 from __future__ import annotations

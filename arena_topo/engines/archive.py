@@ -421,8 +421,7 @@ def _described(path: Path) -> _Described | None:
                 ended = row[:-1] == _END
             elif row.endswith(b"\n"):
                 first, last, ended = first or row, row, False
-    begun, over = _times(first, last)
-    return _Described(source=source, first=begun, last=over, lacks=lacks, ended=ended)
+    return _Described(source=source, first=_time(first), last=_time(last), lacks=lacks, ended=ended)
 
 
 def _moved(folder: Path, first_run: Source) -> list[_Described]:
@@ -458,10 +457,6 @@ def _time(row: bytes) -> int:
     """The time of a row; 0 of a row that a crash has truncated in its time."""
     stamp, _, text = row.partition(b" ")
     return (parse_nanoseconds(stamp) or 0) if text else 0
-
-
-def _times(*rows: bytes) -> Iterator[int]:
-    return (parse_nanoseconds(row.partition(b" ")[0]) or 0 for row in rows)
 
 
 class Archive:

@@ -210,7 +210,7 @@ def read_queue(
     """The cluster and its queue in dumps of `kubectl get ... -o json`; `-` is standard input.
 
     `fabric` is the network between the nodes; it overrides their labels. `status_of` is as of
-    `clusters.records.record`. UsageError if the dumps have no node.
+    `clusters.records.read_record`. UsageError if the dumps have no node.
     """
     from arena_topo.engines.kubernetes.dumped import DumpedQueue  # noqa: PLC0415  only for dumps
 

@@ -349,7 +349,7 @@ class _Watch:
             self.hears.seen(status)
             if before is None or (before.phase, before.reason) != (status.phase, status.reason):
                 self.hears.tell(status)
-            if before is None or _held_by(before) != _held_by(status):
+            if before is None or _start_facts(before) != _start_facts(status):
                 self._learn(status)
         now = goal_standing(self.goal, status)
         if now is not Standing.OPEN:
@@ -403,6 +403,6 @@ class _Watch:
 _UNSEEN = "out of sight"
 
 
-def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
+def _start_facts(status: JobStatus) -> tuple[Phase, str | None]:
     """The fields that decide what starts a job."""
     return status.phase, None if status.forecast is None else status.forecast.state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -112,16 +111,14 @@ def discover() -> Machine:
     )
 
 
-def publishing(
-    node: str, *, source: str = "", preset: str = "", environment: Mapping[str, str] = os.environ
-) -> Reading:
+def publishing(node: str, *, source: str = "", preset: str = "") -> Reading:
     """The machine to publish for a node, under the node's name, and notes on ignored parts.
 
     The source is a file, a preset, or this machine. Without `node` the name is that of NODE_NAME,
     or of the host for this machine. UsageError without a name, and for a machine with unknown
     links.
     """
-    name = node or environment.get("NODE_NAME", "")
+    name = node or os.environ.get("NODE_NAME", "")
     if not name and (source or preset):
         raise UsageError(
             "the name of the node is missing",

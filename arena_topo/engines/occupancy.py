@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from arena_topo.clusters import observed
-from arena_topo.clusters.objects import Object
 from arena_topo.clusters.records import (
     CORE_GIVEN,
     GPU_PREFIXES,
@@ -27,10 +26,8 @@ from arena_topo.clusters.records import (
     PodRecord,
     Record,
     Unread,
-    record_of,
 )
 from arena_topo.clusters.usage import GpuHolder, NodeUsage
-from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.numbers import parse_count
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
@@ -252,7 +249,7 @@ class Occupancy:
 
 
 def read_occupancy(
-    objects: Iterable[Record | Unread | Object],
+    objects: Iterable[Record | Unread],
     *,
     source: str,
     file: FabricFile | None = None,
@@ -261,7 +258,7 @@ def read_occupancy(
 ) -> Occupancy:
     """Read nodes with their pods, and the cluster, from the objects that `observed` reads.
 
-    The parameters are those of `observed.cluster`; `notes` come before its own. Pods have the
+    The parameters are those of `observed.ClusterReader`; `notes` come before its own. Pods have the
     status of their records. Invalid objects become notes of the cluster.
     """
     nodes: dict[str, NodeRecord] = {}
@@ -270,12 +267,7 @@ def read_occupancy(
 
     def passing() -> Iterator[Record | Unread]:
         nonlocal queued
-        for manifest in objects:
-            known = (
-                record_of(manifest, status_of=pod_status)
-                if isinstance(manifest, Mapping)
-                else manifest
-            )
+        for known in objects:
             if isinstance(known, NodeRecord):
                 # The first of two objects with one name counts.
                 nodes.setdefault(known.name, known)
@@ -283,8 +275,7 @@ def read_occupancy(
                 pods[known.node].append(known)
             elif isinstance(known, JobRecord):
                 queued = queued or known.waits
-            if known is not None:
-                yield known
+            yield known
 
     cluster_reading = observed.ClusterReader(source=source, file=file).read(passing(), now=now)
     return Occupancy(

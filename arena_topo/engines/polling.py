@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 MAX_UNANSWERED = 60.0
 """Seconds without an answer of the server after which polling ends."""
 
-Clock = Callable[[], float]
-
 _Answer = TypeVar("_Answer")
 
 
@@ -27,7 +25,6 @@ def poll_repeatedly(
     *,
     every: float,
     blind: Callable[[str | None], None] = lambda _: None,
-    clock: Clock = time.monotonic,
     end: float | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[_Answer]:
@@ -36,25 +33,25 @@ def poll_repeatedly(
     A server that does not answer for a while does not end the polling: `blind` is called with the
     reason, and with None as soon as the server answers again. ClusterError or TimedOut after
     `MAX_UNANSWERED` seconds, or if the deadline of the command leaves no time for another request.
-    No pause lasts beyond `end`, a time of `clock`; `pause` sleeps for some seconds.
+    No pause lasts beyond `end` (`time.monotonic`); `pause` sleeps for some seconds.
     """
-    seen, sees = clock(), True
+    seen, sees = time.monotonic(), True
     while True:
         try:
             answer = look()
         except (ClusterError, TimedOut) as error:
             # A caller with an end of its own raises a better error.
             over = end is None and isinstance(error, TimedOut) and error.final
-            if over or not temporary(error) or clock() - seen > MAX_UNANSWERED:
+            if over or not temporary(error) or time.monotonic() - seen > MAX_UNANSWERED:
                 raise
             blind(error.message)
             sees = False
         else:
             if not sees:
                 blind(None)
-            seen, sees = clock(), True
+            seen, sees = time.monotonic(), True
             yield answer
-        pause(every if end is None else min(every, max(0.0, end - clock())))
+        pause(every if end is None else min(every, max(0.0, end - time.monotonic())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ the queue: only their `runPolicy.suspend` counts, which the operators of MPIJob 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,9 +46,14 @@ class Watcher:
     sees: Tell = _unheard
 
     @property
+    def left(self) -> float:
+        """Seconds until the deadline, 0 once it has passed; infinite without one."""
+        return math.inf if self.end is None else max(0.0, self.end - time.monotonic())
+
+    @property
     def late(self) -> bool:
         """Whether the deadline has passed."""
-        return self.end is not None and time.monotonic() >= self.end
+        return self.left <= 0
 
 
 UNWATCHED = Watcher()

@@ -16,10 +16,10 @@ from arena_topo.clusters import quota
 from arena_topo.clusters.queues import is_suspended, suspender
 from arena_topo.clusters.rules import pod_over
 from arena_topo.engines.kubernetes.mpijob import (
+    event_time,
     is_about_pod,
     is_launcher,
-    subject,
-    when,
+    object_of_event,
     worker_index,
 )
 from arena_topo.engines.kubernetes.queued import QueuedJob, parse_time
@@ -246,8 +246,8 @@ def _refused(mpijob: Object, events: Iterable[Object], since: float) -> Cause | 
         for event in events
         # Event times have whole seconds.
         if event.get("type") == "Warning"
-        and subject(event).get("uid") == uid
-        and when(event) >= math.floor(since)
+        and object_of_event(event).get("uid") == uid
+        and event_time(event) >= math.floor(since)
     ]
     refusals = [message for message in messages if _CREATION.search(message)]
     return quota.quota_cause(refusals[-1]) if refusals else None

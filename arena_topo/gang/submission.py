@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -62,8 +64,9 @@ if TYPE_CHECKING:
 Announce = Callable[[Sequence[str]], None]
 """A callback with the names of the created objects, called as soon as they exist."""
 
-_AGAIN = 3.0
-"""Seconds between two checks of whether a waiting gang can start."""
+_AGAIN, _SELDOM = 3.0, 10.0
+"""The least seconds between two checks of whether a waiting gang can start, and the most where the
+cluster is watched and does not change: patience ends, and records become void, with time alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +274,7 @@ class _Submission:
             self.watcher.tell(
                 f"{job.name} waits: {outcome.decision.refused}; it is started once it fits"
             )
-            outcome = self._polled(partial(self._again, starter, job, outcome), outcome)
+            outcome = self._awaited(partial(self._again, starter, job, outcome), outcome)
             if not outcome.resumed:
                 return outcome
 
@@ -306,14 +309,40 @@ class _Submission:
         started = starter.start(job, stored, None)
         return started if started.resumed else None
 
-    def _polled(
+    def _awaited(
         self, look: Callable[[], StartOutcome | None], otherwise: StartOutcome
+    ) -> StartOutcome:
+        """The result of `_polled`, which looks after each change of the cluster."""
+        changed = threading.Event()
+
+        def pause(most: float) -> None:
+            time.sleep(min(_AGAIN, most))
+            changed.wait(min(max(0.0, most - _AGAIN), self.watcher.left))
+            changed.clear()
+
+        try:
+            self.queue.watch(changed.set, list_every=_AGAIN)
+        except ArenaError:
+            # No thread is left: each look lists the cluster.
+            return self._polled(look, otherwise)
+        try:
+            return self._polled(look, otherwise, every=_SELDOM, pause=pause)
+        finally:
+            self.queue.unwatch()
+
+    def _polled(
+        self,
+        look: Callable[[], StartOutcome | None],
+        otherwise: StartOutcome,
+        *,
+        every: float = _AGAIN,
+        pause: Callable[[float], None] = time.sleep,
     ) -> StartOutcome:
         """The first outcome that a look has; `otherwise` at the deadline.
 
         A server that does not answer for a while does not end the polling.
         """
-        for outcome in poll_repeatedly(look, every=_AGAIN):
+        for outcome in poll_repeatedly(look, every=every, pause=pause):
             if outcome is not None or self.watcher.late:
                 return outcome or otherwise
         raise AssertionError("polling does not end by itself")

@@ -147,12 +147,13 @@ def ended_as(kept: Kept) -> JobFailed | None:
 
 
 def archive_note(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote:
-    """The note on archived logs: their time span, whether lines are missing, and older jobs.
+    """The note on archived logs: which job, their time span, missing lines, and older jobs.
 
     `asked`: the user asked for the archive. `older`: the number of older jobs of that name in
     `root`.
     """
-    text = "this is its archived log"
+    # Nothing may be archived of a younger job of this name.
+    text = f"this is the archived log of the job that was created {clock(kept.created)}"
     if not asked:
         text = f"the pods of {kept.name} are gone: {text}"
     if kept.first:

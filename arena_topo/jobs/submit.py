@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,7 +173,9 @@ def submit_mpi(job: MPIJob, how: SubmitOptions, offline: Offline, session: Sessi
         api=offline.api_version,
         end=None if timeout is None else time.monotonic() + timeout,
     )
-    order.carry_out(job)
+    # Replacing a job may have filled the archive of logs beyond its limits.
+    with closing(backend):
+        order.carry_out(job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     NOT_REVIVED,
     condition,
     event_of,
+    event_time,
     is_about_pod,
     is_launcher,
-    subject,
-    when,
+    object_of_event,
 )
 
 _CREATION = re.compile(
@@ -60,14 +60,14 @@ def current(
     """
     by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
     newest: dict[tuple[str, str, str], Object] = {}
-    for event in sorted(events, key=when):
-        if event.get("reason") in _ENDS and when(event) < since:
+    for event in sorted(events, key=event_time):
+        if event.get("reason") in _ENDS and event_time(event) < since:
             continue
-        about = subject(event)
+        about = object_of_event(event)
         newest[str(about.get("kind")), str(about.get("name")), str(event.get("reason"))] = event
 
     def holds(event: Object) -> bool:
-        kind = subject(event).get("kind")
+        kind = object_of_event(event).get("kind")
         if kind == "Pod":
             return _holds_of_pod(event, by_name, over=over)
         if event.get("reason") == NOT_REVIVED:
@@ -80,14 +80,14 @@ def current(
             if over:
                 # The operator's events about the end of the job stay current.
                 return True
-        return not over and now - when(event) <= _RECENT
+        return not over and now - event_time(event) <= _RECENT
 
-    return tuple(map(event_of, sorted(filter(holds, newest.values()), key=when)))
+    return tuple(map(event_of, sorted(filter(holds, newest.values()), key=event_time)))
 
 
 def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
     """Whether the pods that could not be created, according to an event, are still missing."""
-    about, message = subject(event), str(event.get("message"))
+    about, message = object_of_event(event), str(event.get("message"))
     named = re.search(r'pods? "([^"]+)"', message)
     if named and named[1] in pods:
         return False
@@ -100,7 +100,7 @@ def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
 
 
 def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> bool:
-    reason, pod = str(event.get("reason")), pods.get(str(subject(event).get("name")))
+    reason, pod = str(event.get("reason")), pods.get(str(object_of_event(event).get("name")))
     phase = ((pod or {}).get("status") or {}).get("phase")
     well = pod is not None and (phase == "Succeeded" or condition(pod, "Ready") == "True")
     if reason in _DISRUPTED:

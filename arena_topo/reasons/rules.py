@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from arena_topo.clusters.objects import Object
 from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE_LABEL, KUEUE_NAME, manager
 from arena_topo.clusters.quota import shortfall
-from arena_topo.clusters.records import NodeRecord, record
+from arena_topo.clusters.records import NodeRecord, read_record
 from arena_topo.clusters.rules import pod_over, time_limit
 from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes.facts import OPERATOR_GRACE
@@ -33,10 +33,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     condition_of,
     ignored,
     is_launcher,
+    last_changed,
     overran,
     pinned_nodes,
     seconds,
-    touched,
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, parse_time
 from arena_topo.gang import planning
@@ -256,7 +256,7 @@ def _records(case: Case, nodes: Collection[str]) -> Iterator[tuple[NodeRecord, f
     """The nodes that were read, and since when each is not ready: now, if that is not known."""
     for name in nodes:
         raw = case.nodes.get(name)
-        node = None if raw is None else record("Node", raw)
+        node = None if raw is None else read_record("Node", raw)
         if raw is not None and isinstance(node, NodeRecord):
             silence = {} if ready(node) else condition_of(raw, "Ready") or {}
             yield node, parse_time(silence.get("lastTransitionTime")) or case.now
@@ -634,7 +634,7 @@ def _no_sshd(case: Case, pod: Object) -> str | None:
 def _operator(case: Case) -> Words | None:
     if not case.mpijob or case.suspended or case.pods or not ignored(case.mpijob):
         return None
-    if case.now - touched(case.mpijob) < OPERATOR_GRACE or _pods_hidden(case):
+    if case.now - last_changed(case.mpijob) < OPERATOR_GRACE or _pods_hidden(case):
         return None
     operators = case.facts.operators
     ready = "no Deployment of an MPI operator was found"

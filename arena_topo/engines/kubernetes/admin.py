@@ -14,7 +14,12 @@ from arena_topo.engines.kubernetes.binding_probe import allowed
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part, path_of
 from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL
-from arena_topo.engines.kubernetes.shapes import identity_only, object_error
+from arena_topo.engines.kubernetes.shapes import (
+    KubeObject,
+    identity_only,
+    kube_object,
+    object_error,
+)
 from arena_topo.engines.kubernetes.sources import NoOperator
 from arena_topo.errors import NotFound
 from arena_topo.manifests import Manifest
@@ -93,10 +98,11 @@ class Administration:
         """The Deployments of all namespaces that run an MPI operator."""
 
         def keep(obj: Object) -> Object | None:
-            pod = ((obj.get("spec") or {}).get("template") or {}).get("spec") or {}
-            images = [str(each.get("image")) for each in pod.get("containers") or ()]
-            named = [image for image in images if any(word in image for word in _OPERATORS)]
-            return {**obj, "image": named[0]} if named else None
+            images = (
+                container.image for container in kube_object(obj).spec.template.spec.containers
+            )
+            named = (image for image in images if any(word in image for word in _OPERATORS))
+            return {**obj, "image": image} if (image := next(named, "")) else None
 
         return self._api.collect("/apis/apps/v1/deployments", keep)
 
@@ -175,15 +181,15 @@ class Administration:
         by_name: dict[str, str] = {}
 
         def keep(obj: Object) -> None:
-            by_name[str(obj["metadata"]["name"])] = _said(kind, obj)
+            by_name[str(obj["metadata"]["name"])] = _description(kind, kube_object(obj))
 
         self._api.collect(_NAMED[kind], keep)
         return by_name
 
 
-def _said(kind: str, condition: dict[str, Any]) -> str:
+def _description(kind: str, fields: KubeObject) -> str:
     if kind == "priorities":
-        return str(condition.get("value") or 0)
+        return str(fields.value)
     # A quantity; for GPUs it is a whole number.
-    offered = parse_count(((condition.get("status") or {}).get("allocatable") or {}).get(_GPUS))
+    offered = parse_count(fields.status.allocatable.get(_GPUS))
     return gpus(offered) if kind == "nodes" and offered is not None else ""

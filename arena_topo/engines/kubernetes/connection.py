@@ -108,6 +108,8 @@ _FIRST_DELAY = 0.1
 _LAST_DELAY = 5.0
 _GRACE = 10.0
 """Seconds beyond its agreed end after which a silent watch counts as broken."""
+ROLLBACK = 5.0
+"""Seconds that the requests of a rollback have after the deadline."""
 MAX_RESPONSE_BYTES = 128 << 20
 """The size limit of a decoded answer in bytes: a page of 500 pods has about 10 MB, and a megabyte
 of gzip may contain a gigabyte."""
@@ -186,14 +188,14 @@ class Connection:
         return None if self._clock is None else self._clock[0]
 
     @contextlib.contextmanager
-    def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Extend the deadline for the requests in the block to so many seconds, for a rollback.
+    def grace(self) -> Iterator[None]:
+        """Extend the deadline for the requests in the block, which roll something back.
 
         The alarm at the deadline of the command is delayed as well.
         """
-        before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + seconds)
+        before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + ROLLBACK)
         try:
-            with delay_alarm(seconds):
+            with delay_alarm(ROLLBACK):
                 yield
         finally:
             self._deadline = before

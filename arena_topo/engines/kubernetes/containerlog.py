@@ -98,7 +98,7 @@ class Silent(Exception):
 class ContainerLog:
     """The log of a container of a pod.
 
-    `path` is the path of the pod, `sight` the state of the container. Lines and notices are
+    `path` is the path of the pod, `view` the state of the container. Lines and notices are
     appended to `out`. `whole`: the log is read from its beginning (no `tail`, no `since`).
     `before`: the log of an earlier container of the pod, which is read to its end first.
     """
@@ -109,13 +109,13 @@ class ContainerLog:
         options: LogOptions,
         path: str,
         source: Source,
-        sight: ContainerView,
+        view: ContainerView,
         *,
         whole: bool,
         before: ContainerLog | None,
         out: list[Line | Notice],
     ) -> None:
-        self.source, self.sight = source, sight
+        self.source, self.view = source, view
         self.missing = self.settled = self.superseded = False
         """Whether the pod is deleted; whether no more of the log will be read; whether the log of a
         later container follows."""
@@ -153,9 +153,9 @@ class ContainerLog:
             return False
         if not self._answered and quiet > (_QUIET if self._trouble is None else _SILENCE):
             self._take_up()
-        if self.missing or self.sight.over:
+        if self.missing or self.view.over:
             return quiet > _SILENCE
-        if self.sight.run > self.source.run:
+        if self.view.run > self.source.run:
             self._overdue = self._overdue or now + _OVERDUE
             return now >= self._overdue
         return False
@@ -181,25 +181,25 @@ class ContainerLog:
     def _await_log(self) -> Steps[None]:
         """Wait for something to read."""
         if self._options.previous:
-            if not self.sight.run:
-                self._settle(LogTurn.REFUSED, podlog.never_before(self.source))
+            if not self.view.run:
+                self._settle(LogTurn.REFUSED, podlog.no_earlier_run_error(self.source))
             return
-        while not (self._finite or self.missing or self.sight.readable or self.sight.final):
+        while not (self._finite or self.missing or self.view.readable or self.view.final):
             yield Wait(On.NEWS)
         if self.missing:
             self._end_with_pod()
-        elif not self.sight.readable:
+        elif not self.view.readable:
             self._settle(LogTurn.ENDED)
         elif not self._joined and not self._place.stamp:
-            self.source = replace(self.source, run=self.sight.run)
+            self.source = replace(self.source, run=self.view.run)
 
     def _read_run(self) -> Steps[None]:
         """Read the log of this run to its end."""
         while not self.settled:
-            sight = self.sight
-            behind = sight.run - self.source.run
+            view = self.view
+            behind = view.run - self.source.run
             previous = self._options.previous or behind == 1
-            last = self._finite or previous or sight.over
+            last = self._finite or previous or view.over
             if self.missing:
                 self._end_with_pod()
                 return
@@ -221,7 +221,7 @@ class ContainerLog:
                 if last:
                     return
                 yield Wait(On.LIST)
-                if not (self.missing or self.sight.over or self.sight.run > self.source.run):
+                if not (self.missing or self.view.over or self.view.run > self.source.run):
                     # The server closed a long request early.
                     yield self._pause()
 
@@ -230,20 +230,20 @@ class ContainerLog:
         if self.settled:
             return
         if self._finite:
-            self._settle(LogTurn.ENDED if self.sight.final else None)
+            self._settle(LogTurn.ENDED if self.view.final else None)
             return
-        while not (self.missing or self.sight.final or self.sight.run > self.source.run):
+        while not (self.missing or self.view.final or self.view.run > self.source.run):
             yield Wait(On.NEWS)
-        sight = self.sight
-        if sight.run <= self.source.run:
-            if sight.final:
+        view = self.view
+        if view.run <= self.source.run:
+            if view.final:
                 self._settle(LogTurn.ENDED)
             else:
                 self._end_with_pod()
             return
-        run = max(self.source.run + 1, sight.run - 1)
+        run = max(self.source.run + 1, view.run - 1)
         self.source = replace(self.source, run=run)
-        begun = sight.begun if run == sight.run else sight.begun_before
+        begun = view.begun if run == view.run else view.begun_before
         if self._ahead is not None:
             self._place = self._ahead
         elif self._place.at // _NANO < begun:
@@ -260,10 +260,10 @@ class ContainerLog:
         if self.missing:
             # A kubelet ends even an empty response with its container.
             if not self._answered:
-                self._trouble = self._trouble or podlog.silent(self.source, _SILENCE)
-        elif self.sight.run > self.source.run:
+                self._trouble = self._trouble or podlog.silence_error(self.source, _SILENCE)
+        elif self.view.run > self.source.run:
             newer = self._place != self._anchor
-            if newer and self._place.at // _NANO >= self.sight.begun:
+            if newer and self._place.at // _NANO >= self.view.begun:
                 self._place, self._ahead = self._anchor, self._place
 
     def _after_error(self, error: ArenaError) -> Steps[None]:
@@ -288,7 +288,9 @@ class ContainerLog:
                 return
         elif isinstance(error, BadAnswer) or not temporary(error):
             never = podlog.no_previous(error)
-            self._settle(LogTurn.REFUSED, podlog.never_before(self.source) if never else error)
+            self._settle(
+                LogTurn.REFUSED, podlog.no_earlier_run_error(self.source) if never else error
+            )
             return
         else:
             self._trouble = error
@@ -330,7 +332,7 @@ class ContainerLog:
             if self._last:
                 self._pass_on(lines.finish())
         except Silent:
-            self._settle(LogTurn.REFUSED, podlog.silent(self.source, silence))
+            self._settle(LogTurn.REFUSED, podlog.silence_error(self.source, silence))
         except FAULTS as error:
             why = error.strerror if isinstance(error, OSError) else None
             raise ClusterError(
@@ -418,7 +420,7 @@ class ContainerLog:
 
     def _settle(self, turn: LogTurn | None, error: ArenaError | None = None) -> None:
         """End the log, with a notice if it was open, or is known never to be."""
-        ends = self._joined or (turn is LogTurn.ENDED and self.sight.final)
+        ends = self._joined or (turn is LogTurn.ENDED and self.view.final)
         if turn is LogTurn.REFUSED or (turn is not None and ends and not self.superseded):
             self._notify(turn, error)
         self.settled = True

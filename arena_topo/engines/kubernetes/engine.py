@@ -27,10 +27,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     MPIJOB_GROUP,
     NO_PODS,
     PLURAL,
-    belongs,
     event_of,
     events_filter,
     is_arenas,
+    is_pod_of,
     job_status,
     pod_status,
 )
@@ -357,7 +357,7 @@ class KubernetesBackend(Jobs):
         for mpijob, odd in zip(mpijobs, odds, strict=True):
             meta = mpijob["metadata"]
             labelled = pods.get((meta.get("namespace", ""), meta["name"]), {}).values()
-            status = job_status(mpijob, [pod for pod in labelled if belongs(pod, mpijob)])
+            status = job_status(mpijob, [pod for pod in labelled if is_pod_of(pod, mpijob)])
             if odd:
                 status = msgspec.structs.replace(
                     status, reason=f"what is written of it makes no sense: {odd}"

@@ -26,9 +26,9 @@ from arena_topo.engines.kubernetes.mpijob import (
     condition,
     events_filter,
     job_status,
+    object_of_event,
     pinned_nodes,
     seconds,
-    subject,
 )
 from arena_topo.engines.kubernetes.queued import priority_values
 from arena_topo.engines.kubernetes.shapes import kube_object, object_error
@@ -200,7 +200,7 @@ def _events(
     mine = events_filter(str(mpijob["metadata"]["name"]), created, uids)
 
     def keep(event: dict[str, Any]) -> dict[str, Any] | None:
-        return event if subject(event).get("kind") == "ResourceQuota" else mine(event)
+        return event if object_of_event(event).get("kind") == "ResourceQuota" else mine(event)
 
     return looks.listed(f"{looks.space}/events", keep) or ()
 
@@ -317,12 +317,12 @@ def read_allocations(api: Connection, status: JobStatus) -> Sightings:
 
 def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterable[Given]:
     from arena_topo.clusters import slices  # noqa: PLC0415  only of jobs that claim their GPUs
-    from arena_topo.clusters.records import ClaimRecord, pages  # noqa: PLC0415  the same
+    from arena_topo.clusters.records import ClaimRecord, page_reader  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
         path = f"/apis/{slices.DRA_GROUP}/{version}/namespaces/{status.namespace}/resourceclaims"
         with contextlib.suppress(NotFound):
-            claims = api.records(path, pages("ResourceClaim"))
+            claims = api.records(path, page_reader("ResourceClaim"))
             slice_records = [
                 slice_record for node in nodes for slice_record in published_slices(api, node)
             ]

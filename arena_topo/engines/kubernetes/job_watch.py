@@ -17,15 +17,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.jobs import Jobs, ListSnapshot, WatchedList
 from arena_topo.engines.kubernetes.mpijob import NO_PODS, job_status, pod_selectors
-from arena_topo.engines.kubernetes.sources import UNREAD
-from arena_topo.engines.kubernetes.watch_cache import ASK_AGAIN, later_revision, revision_of
+from arena_topo.engines.kubernetes.watch_cache import (
+    ASK_AGAIN,
+    WatchThread,
+    later_revision,
+    revision_of,
+)
 from arena_topo.engines.lines import LogOptions, SourceFilter
-from arena_topo.errors import GONE, ArenaError, ClusterError, JobNotFound
+from arena_topo.errors import ArenaError, JobNotFound
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
@@ -51,38 +54,31 @@ _WATCH = 120.0
 """Seconds after which a server is asked to end a watch. TCP notices a dead server within a minute,
 but not one behind a proxy that lives."""
 
-_FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
-"""Seconds to wait after the first failure, doubled with each further one, and their maximum."""
-
-_BRIEF = 1.0
-"""A watch that ends within so many seconds counts as a failure."""
-
 _RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
 
 _Content = TypeVar("_Content")
 
 
-class ChangeWatch:
+class ChangeWatch(WatchThread):
     """A thread that watches a list from a revision on, and tells whether it has changed."""
 
     def __init__(self, api: Connection, watched: WatchedList) -> None:
+        # The watch of a single object goes on from now: it begins with the present state.
+        revision = "" if watched.single else watched.revision
+        super().__init__(api, f"watch {watched.path}", revision)
         self.interval: float | None = REREAD
         """Seconds between two readings while no change is reported; None while the watch is
         broken."""
-        self._api, self._list = api, watched
-        self._revision = "" if watched.single else watched.revision
-        """The watch goes on from here; empty: from now on."""
+        self._list = watched
         self._newest = ""
         """The revision of the last change."""
         self._noted = -math.inf
         """When the last change came (`time.monotonic`), for revisions without an order."""
         self._unbroken = -math.inf
         """Since when no change was missed (`time.monotonic`)."""
-        self._stop = threading.Event()
-        self._answer: HttpAnswer | None = None
         # Without a thread the list is read again every `REREAD` seconds.
         with contextlib.suppress(ArenaError):
-            start_daemon(self._run, name=f"watch {watched.path}")
+            self.start()
 
     def changed(self, since: float, revision: str) -> bool:
         """Whether the list may have changed since it was read at a time and a revision."""
@@ -90,45 +86,26 @@ class ChangeWatch:
         later = later_revision(self._newest, revision) if ordered else since < self._noted
         return since < self._unbroken or later
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._stop.set()
-        if self._answer is not None:
-            self._answer.interrupt()
+    def _refused(self, error: ArenaError) -> float:
+        del error
+        self.interval = REREAD
+        return ASK_AGAIN
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stop.is_set():
-            begun, pause, failed = time.monotonic(), 0.0, False
-            try:
-                self._follow()
-            except UNREAD:
-                self.interval, pause = REREAD, ASK_AGAIN
-            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
-                gone = isinstance(error, ClusterError) and error.status == GONE
-                if gone or not isinstance(error, ArenaError):
-                    self._revision = ""
-                if not gone:
-                    self.interval = None
-                failed = True
-            brief = time.monotonic() - begun < _BRIEF
-            failures = failures + 1 if brief else int(failed)
-            if failures:
-                delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
-                pause = max(pause, delay * _RANDOM.uniform(0.5, 1.0))
-            self._stop.wait(pause)
+    def _failed(self, error: Exception) -> None:
+        del error
+        self.interval = None
 
-    def _follow(self) -> None:
+    def _read(self) -> None:
         """Take note of changes until the server ends the watch."""
         self.interval = REREAD if self.interval is not None else None
         events = self._api.watch(
             self._list.path,
-            resource_version=self._revision,
+            resource_version=self.revision,
             timeout=_WATCH * _RANDOM.uniform(0.8, 1.0),
             opened=self._opened,
             **self._list.query,
         )
-        begins = self._list.single and not self._revision
+        begins = self._list.single and not self.revision
         for kind, thing in events:
             revision = revision_of(thing)
             # A watch from now on begins with the present objects, in any order.
@@ -137,8 +114,8 @@ class ChangeWatch:
                 begins, self.interval = False, _UNCHANGED
                 if kind != "ADDED" or not self._as_read(revision):
                     self._unbroken = time.monotonic()
-            if not (self._revision and ordered) or later_revision(revision, self._revision):
-                self._revision = revision
+            if not (self.revision and ordered) or later_revision(revision, self.revision):
+                self.revision = revision
             if kind != "BOOKMARK":
                 self._noted = time.monotonic()
                 if not ordered or later_revision(revision, self._newest or "0"):
@@ -152,14 +129,12 @@ class ChangeWatch:
         return revision == read or later_revision(read, revision)
 
     def _opened(self, answer: HttpAnswer) -> None:
-        self._answer = answer
-        if self._revision or not self._list.single:
+        if self.revision or not self._list.single:
             self.interval = _UNCHANGED
         # Else the state of the object comes first, or nothing if it is deleted.
-        if not (self._revision or self._list.single):
+        if not (self.revision or self._list.single):
             self._unbroken = time.monotonic()
-        if self._stop.is_set():
-            answer.interrupt()
+        super()._opened(answer)
 
 
 class ReadOnChange(Generic[_Content]):
@@ -337,9 +312,9 @@ class WatchedJobs:
                 # No watch reports a refused pod, and a proxy may hold back that a pod has started.
                 lasts = REREAD
         if list(self._known).index(name) >= _MOST_WATCHED:
-            return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), (), REREAD)
+            return ListSnapshot((status, [podlog.log_fields(pod) for pod in pods]), (), REREAD)
         lists = _watched_lists(jobs, known, mpijob, revision)
-        return ListSnapshot((status, [podlog.slim(pod) for pod in pods]), lists, lasts)
+        return ListSnapshot((status, [podlog.log_fields(pod) for pod in pods]), lists, lasts)
 
 
 def gang_reads(

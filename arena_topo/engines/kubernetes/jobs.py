@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import Writer, part
-from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, belongs, pod_selectors
+from arena_topo.engines.kubernetes.mpijob import MPIJOB_GROUP, PLURAL, is_pod_of, pod_selectors
 from arena_topo.engines.kubernetes.shapes import checked_job
 from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.errors import JobNotFound
@@ -99,22 +99,18 @@ class Jobs(Writer):
             raise JobNotFound(name, namespace)
         return checked_job(mpijob)
 
-    def pods_of(
-        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
-    ) -> list[Object]:
-        """The pods of a job, each reduced by `shrink`, without TensorBoards and earlier namesakes.
+    def pods_of(self, mpijob: Object) -> list[Object]:
+        """The pods of a job, without TensorBoards and earlier namesakes.
 
         They come from the first selector of the job that finds any.
         """
-        return self.pods_listed(mpijob, shrink)[0]
+        return self.pods_listed(mpijob)[0]
 
-    def pods_listed(
-        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
-    ) -> tuple[list[Object], str]:
+    def pods_listed(self, mpijob: Object) -> tuple[list[Object], str]:
         """What `pods_of` returns, and a revision of their list from before any later change."""
 
         def keep(pod: Object) -> Object | None:
-            return shrink(pod) if belongs(pod, mpijob) else None
+            return pod if is_pod_of(pod, mpijob) else None
 
         path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
         first = ""

@@ -112,18 +112,12 @@ class _Context(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class _NamedCluster(msgspec.Struct, frozen=True):
+class _Named(msgspec.Struct, frozen=True):
+    """An entry of `clusters`, `users` or `contexts`, which has one of the three."""
+
     name: str | None = None
     cluster: _Cluster = _Cluster()
-
-
-class _NamedUser(msgspec.Struct, frozen=True):
-    name: str | None = None
     user: _User = _User()
-
-
-class _NamedContext(msgspec.Struct, frozen=True):
-    name: str | None = None
     context: _Context = _Context()
 
 
@@ -131,9 +125,9 @@ class _Config(msgspec.Struct, frozen=True, rename="kebab"):
     """The parts of a kubeconfig that are read."""
 
     current_context: str = ""
-    clusters: list[_NamedCluster] = []
-    users: list[_NamedUser] = []
-    contexts: list[_NamedContext] = []
+    clusters: list[_Named] = []
+    users: list[_Named] = []
+    contexts: list[_Named] = []
 
 
 class _CredentialStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -290,20 +290,20 @@ class Follow:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         several = self._logs.get(uid, [])
         for log in several:
-            log.sight = podlog.sight(pod, log.source.container)
+            log.view = podlog.container_view(pod, log.source.container)
         container = self._options.container or podlog.main_container(pod)
         if container is None or (uid, container) in self._unwanted:
             return None
         before = several[-1] if several else None
         if before is not None and before.source.container == container:
             return None
-        sight = podlog.sight(pod, container)
+        view = podlog.container_view(pod, container)
         chief = is_launcher(pod)
         source = Source(
             pod=name,
             uid=uid,
             container=container,
-            run=sight.run - 1 if self._options.previous and sight.run else sight.run,
+            run=view.run - 1 if self._options.previous and view.run else view.run,
             chief=chief,
             worker=None if chief else worker_index(pod),
         )
@@ -315,8 +315,8 @@ class Follow:
             self._options,
             f"{self._path}/{part(name)}",
             source,
-            sight,
-            whole=not (first and sight.readable),
+            view,
+            whole=not (first and view.readable),
             before=before,
             out=self._out,
         )

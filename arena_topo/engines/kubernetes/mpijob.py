@@ -96,7 +96,7 @@ _MADE = {"Pod", *_WORKLOADS}
 def pod_selectors(mpijob: Object, version: ApiVersion) -> tuple[str, ...]:
     """The label selectors of a job's pods, to be tried in this order.
 
-    Other pods may have these labels as well: `belongs` decides which are the job's.
+    Other pods may have these labels as well: `is_pod_of` decides which are the job's.
     """
     name = mpijob["metadata"]["name"]
     if is_arenas(mpijob):
@@ -133,7 +133,7 @@ def is_namesakes(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
     )
 
 
-def belongs(
+def is_pod_of(
     pod: Mapping[str, Any],
     mpijob: Mapping[str, Any],
     controller_uid: Callable[[Mapping[str, Any]], str | None] | None = None,
@@ -169,10 +169,10 @@ def events_filter(
     made = re.compile(rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*")
 
     def keep(event: dict[str, Any]) -> dict[str, Any] | None:
-        about = subject(event)
+        about = object_of_event(event)
         mine = about.get("uid") in uids or (
             about.get("kind") in _MADE
-            and when(event) >= created
+            and event_time(event) >= created
             and made.fullmatch(str(about.get("name"))) is not None
         )
         return event if mine else None
@@ -182,13 +182,13 @@ def events_filter(
 
 def is_about_pod(event: Object, pod: Object) -> bool:
     """Whether an event is about this pod, and not about an earlier one of its name."""
-    about, meta = subject(event), pod["metadata"]
+    about, meta = object_of_event(event), pod["metadata"]
     if about.get("kind") != "Pod" or about.get("name") != meta["name"]:
         return False
     return not about.get("uid") or not meta.get("uid") or about["uid"] == meta["uid"]
 
 
-def subject(event: Object) -> Object:
+def object_of_event(event: Object) -> Object:
     """The kind, name and uid of an event's object."""
     return event.get("involvedObject") or {}
 
@@ -199,7 +199,7 @@ def event_of(event: Object) -> Event:
     return Event(
         source=f"{fields.involved_object.kind.lower()}/{fields.involved_object.name}",
         kind=fields.type or "Normal",
-        when=when(event),
+        when=event_time(event),
         reason=fields.reason,
         message=fields.message,
     )
@@ -232,7 +232,7 @@ def report_of(
     }
 
 
-def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
+def job_status(mpijob: Object, pods: Iterable[Object]) -> JobStatus:
     """The status of one job from its MPIJob and its pods."""
     job = kube_object(mpijob)
     counted = sorted(map(_counted, pods), key=_rank)
@@ -263,7 +263,6 @@ def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "")
         forecast=forecast,
         reason=_reason(mpijob, job, phase, mine, chief),
         exit_code=code if phase.over else None,
-        tensorboard=tensorboard,
         model_name=meta.labels.get("modelName", ""),
         model_version=meta.labels.get("modelVersion", ""),
         model_source=meta.annotations.get("modelSource", ""),
@@ -294,11 +293,6 @@ def _until(mpijob: Object, phase: Phase, forecast: PlacementForecast | None) -> 
     with contextlib.suppress(InvalidJob):
         return waits_since(mpijob) + job_of(dict(mpijob)).patience
     return None
-
-
-def instance_of_pod(pod: Object, *, chief: bool) -> Instance:
-    """One pod as a row of `get`."""
-    return _instance(*_counted(pod), chief=chief)
 
 
 def _counted(pod: Object) -> tuple[KubeObject, int]:
@@ -705,7 +699,7 @@ def ignored(mpijob: Object) -> bool:
     return not job.status.conditions and not job.status.launcher_status
 
 
-def touched(mpijob: Object) -> float:
+def last_changed(mpijob: Object) -> float:
     """The time of the last change of a job, its status apart (Unix seconds)."""
     meta = mpijob["metadata"]
     times = [seconds(meta.get("creationTimestamp"))]
@@ -728,7 +722,7 @@ def _creation(timestamp: object) -> float:
 seconds = published.parse_time
 
 
-def when(event: Object) -> float:
+def event_time(event: Object) -> float:
     """The time at which an event was last seen, Unix seconds; 0 if unknown."""
     series = event.get("series") or {}
     for text in (

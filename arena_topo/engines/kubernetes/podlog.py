@@ -35,7 +35,7 @@ class ContainerView:
     begun_before: float = 0.0
 
 
-def slim(pod: Object) -> Object:
+def log_fields(pod: Object) -> Object:
     """The fields of a pod that its log and the address of a TensorBoard need."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
@@ -52,7 +52,7 @@ def _only(part: Object, *keys: str) -> Object:
     return {key: part[key] for key in keys if key in part}
 
 
-def sight(pod: Object, container: str) -> ContainerView:
+def container_view(pod: Object, container: str) -> ContainerView:
     """The state of a container, by the rules of the kubelet that chooses the run to serve."""
     fields = kube_object(pod)
     inits, mains = fields.status.init_container_statuses, fields.status.container_statuses
@@ -119,7 +119,7 @@ def too_early(error: ArenaError) -> bool:
     )
 
 
-def silent(source: Source, seconds: float) -> ClusterError:
+def silence_error(source: Source, seconds: float) -> ClusterError:
     """The error of a log that exists and does not come."""
     return ClusterError(
         f"no more of the log of {source.pod} came for {seconds:g} s",
@@ -128,7 +128,7 @@ def silent(source: Source, seconds: float) -> ClusterError:
     )
 
 
-def never_before(source: Source) -> NotFound:
+def no_earlier_run_error(source: Source) -> NotFound:
     """The error of a container without an earlier run."""
     return NotFound(
         f"container {source.container} of pod {source.pod} has no earlier run",

@@ -110,7 +110,7 @@ class Prometheus:
 
     def __init__(self, api: Connection, options: Options) -> None:
         self._api, self._options = api, options
-        self._found: tuple[_Source | None] | None = None
+        self._service: tuple[_Source | None] | None = None
 
     def gpus(
         self,
@@ -124,9 +124,9 @@ class Prometheus:
         Empty if there is no Prometheus or it cannot be queried; `tell` gets the reason.
         """
         try:
-            if self._found is None:
-                self._found = (self._look(),)
-            [service] = self._found
+            if self._service is None:
+                self._service = (self._look(),)
+            [service] = self._service
             if service is None:
                 tell(
                     "no Prometheus was found that could say what GPUs do; if there is one,"
@@ -139,7 +139,7 @@ class Prometheus:
             return samples(series, namespace=namespace)
         except ArenaError as error:
             # It may have moved.
-            self._found = None
+            self._service = None
             more = f": {error.why}" if error.why else ""
             if isinstance(error, AccessDenied):
                 more = f"; set {ADDRESS_VARIABLE} to ask Prometheus itself"

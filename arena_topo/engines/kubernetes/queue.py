@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters.queues import is_suspended, suspender
-from arena_topo.clusters.records import NodeRecord, Record, Unread, record
+from arena_topo.clusters.records import NodeRecord, Record, Unread, read_record
 from arena_topo.clusters.rules import job_over
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.binding_probe import allowed
@@ -32,14 +32,14 @@ from arena_topo.engines.kubernetes.job_writer import (
 from arena_topo.engines.kubernetes.jobs import Jobs
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import (
-    belongs,
     controller_of,
     counts_failure,
+    event_time,
     events_filter,
     is_owned,
+    is_pod_of,
     launcher_stopped,
     report_of,
-    when,
 )
 from arena_topo.engines.kubernetes.queued import (
     Clusters,
@@ -131,11 +131,20 @@ class Queue(Writer):
         """The MPIJob version that is served."""
         return self._jobs.api_version()
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Read from a cache from now on; its threads call `changed` after each change."""
+    def watch(self, changed: Callable[[], None], *, list_every: float | None = None) -> None:
+        """Read from a cache from now on; its threads call `changed` after each change.
+
+        What may be listed but not watched is listed every `list_every` seconds, else every minute.
+        ArenaError where no thread can be started; then nothing is cached.
+        """
         if self._cache is None:
-            sources = (*self._jobs.sources, _PRIORITIES)
-            self._cache = ClusterCache(self._api, sources, _reduction, changed)
+            self._cache = ClusterCache(
+                self._api,
+                (*self._jobs.sources, _PRIORITIES),
+                _reduction,
+                changed,
+                list_every=list_every,
+            )
 
     def unwatch(self) -> None:
         """Stop the threads of the cache."""
@@ -260,7 +269,7 @@ class Queue(Writer):
                 meta = pod["metadata"]
                 space = meta["namespace"]
                 job = known.get((space, (meta.get("labels") or {}).get(JOB_LABEL, "")))
-                if job is None or not belongs(pod, job, partial(controller_uid, space)):
+                if job is None or not is_pod_of(pod, job, partial(controller_uid, space)):
                     continue
                 owned, mine = (pod, job), pods_by_job[id(job)]
             self._owned[id(pod)] = owned
@@ -338,7 +347,7 @@ class Queue(Writer):
     def node(self, name: str) -> NodeRecord | None:
         """A node as it is now; None if it does not exist."""
         answer = self._api.find(f"/api/v1/nodes/{part(name)}")
-        node = None if answer is None else record("Node", answer)
+        node = None if answer is None else read_record("Node", answer)
         return node if isinstance(node, NodeRecord) else None
 
     def force_delete(self, pod: Mapping[str, Any]) -> None:
@@ -531,7 +540,7 @@ class Queue(Writer):
         created = parse_time(meta.get("creationTimestamp")) or 0.0
         keep = events_filter(str(meta["name"]), created, {str(meta["uid"])})
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
-        return sorted(self._api.permitted(path, keep), key=when)
+        return sorted(self._api.permitted(path, keep), key=event_time)
 
     def report(self, stored: Mapping[str, Any], reason: str, message: str) -> None:
         """Create an event about a job, for its owner."""
@@ -588,7 +597,7 @@ class _ReadJob(NamedTuple):
         reserving = _reserves(job) and (suspender(job) is None or not is_suspended(job))
         return cls(
             job,
-            record("MPIJob", job) if reserving else None,
+            read_record("MPIJob", job) if reserving else None,
             queued(job, priorities),
             failed(job) if job_over(job) else None,
         )
@@ -605,15 +614,15 @@ def _whole_job(obj: Object) -> Object | Record | Unread | None:
     An invalid MPIJob of one tenant must not stop others: it is reduced to its record.
     """
     if object_error(obj) is not None:
-        return record("MPIJob", obj)
+        return read_record("MPIJob", obj)
     touched = FORMAT_ANNOTATION in (obj["metadata"].get("annotations") or ())
     return _bare(obj) if touched or _is_placed(obj) else None
 
 
 def _gang_pod(obj: Object) -> tuple[Record | Unread, Object | None]:
     """The record of a pod, and, if it may belong to a gang, the pod as the controller needs it."""
-    small, labels = record("Pod", obj), (obj.get("metadata") or {}).get("labels") or {}
-    if JOB_LABEL not in labels or object_error(obj) is not None:
+    small, labels = read_record("Pod", obj), obj["metadata"].get("labels")
+    if JOB_LABEL not in (labels or ()) or object_error(obj) is not None:
         return small, None
     pod, spec = _bare(obj), obj.get("spec") or {}
     read = {key: spec.get(key) for key in ("nodeName", "tolerations")}
@@ -635,7 +644,7 @@ def _value(obj: Object) -> Object:
 def _reduction(kind: str) -> Callable[[Object], Any]:
     """The reduction of the objects of a kind for the cache; None drops an object."""
     own = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
-    return own.get(kind) or partial(record, kind)
+    return own.get(kind) or partial(read_record, kind)
 
 
 _PRIORITIES = ObjectList(
@@ -648,11 +657,11 @@ _PRIORITIES = ObjectList(
 
 def _is_placed(mpijob: Object) -> bool:
     """Whether a placement is recorded on a job."""
-    notes = (mpijob.get("metadata") or {}).get("annotations") or {}
+    notes = mpijob["metadata"].get("annotations") or {}
     return reserves(str(notes.get(STATE) or ""))
 
 
 def _reserves(mpijob: Object) -> bool:
     """Whether a job may reserve GPUs."""
-    notes = (mpijob.get("metadata") or {}).get("annotations") or {}
+    notes = mpijob["metadata"].get("annotations") or ()
     return _is_placed(mpijob) or RESERVED_ANNOTATION in notes

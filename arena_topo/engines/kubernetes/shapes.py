@@ -15,10 +15,9 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import fields_of
+from arena_topo.clusters.objects import fields_of, invalid_object_text
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.escaping import brief
-from arena_topo.topology import decoding
 
 
 class MaybeWritten(ArenaError):
@@ -113,6 +112,7 @@ class _Resources(_Part, frozen=True, gc=False):
 
 class _Container(_Part, frozen=True, gc=False):
     name: str = ""
+    image: str = ""
     env: list[_Named] = []
     resources: _Resources = _Resources()
     restart_policy: Any = None
@@ -216,6 +216,7 @@ class _Spec(_PodSpec, frozen=True, gc=False):
     run_policy: dict[str, Any] = {}
     # Of a volume claim, a node, a service, a DeviceClass.
     access_modes: list[str] = []
+    storage_class_name: str = ""
     taints: list[_Taint] = []
     ports: list[ServicePort] = []
     extended_resource_name: str = ""
@@ -341,12 +342,12 @@ def kube_object(obj: Any) -> KubeObject:
 kube_object({})
 
 
-def shape_error(obj: Any, kind: type[msgspec.Struct] = KubeObject) -> str | None:
+def shape_error(obj: Any) -> str | None:
     """What is wrong with an answer that may lack a name, such as a review; None if nothing is."""
     try:
-        fields_of(obj, kind)
+        kube_object(obj)
     except (ValueError, RecursionError) as error:
-        return ": ".join(filter(None, decoding.decoding_error(error)))
+        return invalid_object_text(error)
     return None
 
 

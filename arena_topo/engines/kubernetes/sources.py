@@ -165,9 +165,9 @@ class Sources:
         self, source: ObjectList, status_of: StatusOf | None = None
     ) -> list[Record | Unread]:
         """The records of all objects of a list, made as their pages arrive."""
-        from arena_topo.clusters.records import pages  # noqa: PLC0415  to read the cluster
+        from arena_topo.clusters.records import page_reader  # noqa: PLC0415  to read the cluster
 
-        page = pages(source.kind, status_of=status_of)
+        page = page_reader(source.kind, status_of=status_of)
         served_list = first_served(source, partial(self._api.records, page=page))
         return served_list[1] if served_list else []
 
@@ -241,13 +241,13 @@ class Sources:
 def published_slices(api: Connection, node: str) -> list[SliceRecord]:
     """The ResourceSlices of a node; empty if they are not served."""
     from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
-    from arena_topo.clusters.records import SliceRecord, pages  # noqa: PLC0415  the same
+    from arena_topo.clusters.records import SliceRecord, page_reader  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
         path = f"/apis/{slices.DRA_GROUP}/{version}/resourceslices"
         with contextlib.suppress(NotFound):
             records = api.records(
-                path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={node}"
+                path, page_reader("ResourceSlice"), fieldSelector=f"spec.nodeName={node}"
             )
             return [
                 slice_record for slice_record in records if isinstance(slice_record, SliceRecord)

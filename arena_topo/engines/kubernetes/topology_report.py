@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.clusters import observed
+from arena_topo.clusters.records import read_record
 from arena_topo.engines import Options, Publication
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part
@@ -24,7 +25,11 @@ from arena_topo.topology import GPUSet, Machine, documents, published
 
 Object = dict[str, Any]
 
-_PATH = f"/api/v1/namespaces/{published.ACK_NAMESPACE}/configmaps"
+_OWN, _ACK = (
+    f"/api/v1/namespaces/{namespace}/configmaps"
+    for namespace in (published.OWN_NAMESPACE, published.ACK_NAMESPACE)
+)
+"""The ConfigMaps of our own namespace, and of ACK's."""
 
 _ATTEMPTS = 3
 """Other writers, such as ACK's own agent, may write the same object between our read and write."""
@@ -48,7 +53,6 @@ class Reports:
 
     def __init__(self, api: Connection, node: str) -> None:
         self._api, self._node = api, node
-        self._path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
         self._name = published.config_map_name(node)
         self._stored: Object | None = None
 
@@ -59,7 +63,7 @@ class Reports:
 
     def read(self) -> Object | None:
         """The stored ConfigMap; None if it does not exist."""
-        self._stored = _whole(self._api.find(f"{self._path}/{self._name}"))
+        self._stored = _whole(self._api.find(f"{_OWN}/{self._name}"))
         return self._stored
 
     def write(self, report: AgentReport, observed_at: float) -> None:
@@ -86,9 +90,9 @@ class Reports:
         if all(uuids):
             new["data"][published.UUIDS] = json.dumps(uuids, separators=(",", ":"))
         if self._stored is not None:
-            return self._api.put(f"{self._path}/{self._name}", _over(self._stored, new))
+            return self._api.put(f"{_OWN}/{self._name}", _over(self._stored, new))
         try:
-            return self._api.post(self._path, new)[0]
+            return self._api.post(_OWN, new)[0]
         except NotFound as error:
             raise ClusterError(
                 f"there is no namespace {published.OWN_NAMESPACE} in this cluster",
@@ -144,14 +148,13 @@ def _attempts(what: str) -> Iterator[int]:
 
 
 def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publication:
-    own = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     # Readers prefer the ConfigMap of the node's agent, so measured bandwidths belong there.
     name = published.config_map_name(machine.name)
-    published_now = _whole(api.find(f"{own}/{name}")) if machine.measured else None
+    published_now = _whole(api.find(f"{_OWN}/{name}")) if machine.measured else None
     published_now = published_now or _existing(api, machine.name)
     if published_now is None:
         manifest = published.config_map(machine, machine.everything)
-        api.post(_PATH, manifest, **query)
+        api.post(_ACK, manifest, **query)
         return Publication(manifest=manifest, outcome="created")
     manifest = documents.update_config_map(published_now, machine, machine.everything)
     if manifest == published_now:
@@ -173,7 +176,7 @@ def _check(api: Connection, machine: Machine) -> None:
             f"there is no node {name} in this cluster",
             hint="kubectl get nodes lists them; name one: arena-topo topology publish NODE",
         )
-    nodes = observed.cluster([{**node, "kind": "Node"}], source="").nodes
+    nodes = observed.cluster([read_record("Node", node)], source="").nodes
     has = len(nodes[0].machine.gpus) if nodes else 0
     if has != len(machine.gpus):
         raise ArenaError(
@@ -204,9 +207,9 @@ def _whole(config_map: Object | None) -> Object | None:
 def _existing(api: Connection, node: str) -> Object | None:
     """The ConfigMap that readers find for the node, else one with our name; None without either."""
     selector = f"{published.SCHEDULE_LABEL}=topology,{published.NODE_LABEL}={node}"
-    config_maps = api.collect(_PATH, labelSelector=selector)
+    config_maps = api.collect(_ACK, labelSelector=selector)
     return _whole(
-        config_maps[0] if config_maps else api.find(f"{_PATH}/{published.config_map_name(node)}")
+        config_maps[0] if config_maps else api.find(f"{_ACK}/{published.config_map_name(node)}")
     )
 
 
@@ -216,11 +219,9 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
     Copies for nodes without a report are deleted. ConfigMaps that others have created there, as by
     `topology publish`, are left as they are; `tell` gets a note on each.
     """
-    source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
-    target = f"/api/v1/namespaces/{published.ACK_NAMESPACE}/configmaps"
     selector = f"{published.SCHEDULE_LABEL}=topology"
     wanted: dict[str, Object] = {}
-    for config_map in api.collect(source, None, labelSelector=selector):
+    for config_map in api.collect(_OWN, labelSelector=selector):
         meta = config_map["metadata"]
         wanted[meta["name"]] = {
             "apiVersion": "v1",
@@ -233,14 +234,14 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
             },
             "data": config_map.get("data") or {},
         }
-    listed = api.collect(target, None, labelSelector=selector)
-    existing = {listed_job["metadata"]["name"]: listed_job for listed_job in listed}
+    listed = api.collect(_ACK, labelSelector=selector)
+    existing = {config_map["metadata"]["name"]: config_map for config_map in listed}
     copies = {name: config_map for name, config_map in existing.items() if _is_copy(config_map)}
     for name in [map_name for map_name in wanted if map_name not in copies]:
         taken = name in existing
         if not taken:
             try:
-                api.post(target, wanted[name])
+                api.post(_ACK, wanted[name])
             except AlreadyExists:
                 taken = True
         if taken:
@@ -254,10 +255,10 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
         with unless_overtaken():
             if new is None:
                 exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-                api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
+                api.delete(f"{_ACK}/{part(name)}", {"preconditions": exactly})
             elif (copy.get("data") or {}) != new["data"] or copy.get("binaryData"):
                 renewed = {**new["metadata"], "resourceVersion": meta["resourceVersion"]}
-                api.put(f"{target}/{part(name)}", {**new, "metadata": renewed})
+                api.put(f"{_ACK}/{part(name)}", {**new, "metadata": renewed})
     return len(wanted)
 
 

@@ -340,12 +340,8 @@ def _connected(family: int, address: Any, limit: float | None) -> socket.socket:
     return sock
 
 
-def remaining_seconds(rest: Rest) -> float | None:
-    """The time limit of the next step, as sockets take it; TimeoutError if no time is left."""
-    return _limit(rest())
-
-
 def _limit(left: float) -> float | None:
+    """A time limit as sockets take it; TimeoutError if no time is left."""
     if left <= 0:
         raise TimeoutError("timed out")
     return left if left < MAX_POLL_SECONDS else None
@@ -356,7 +352,7 @@ def set_socket_timeout(sock: Any, rest: Rest) -> None:
 
     The timeout of a socket is for each step, and would start again with every byte.
     """
-    sock.settimeout(remaining_seconds(rest))
+    sock.settimeout(_limit(rest()))
 
 
 def received(sock: Any, rest: Rest) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from arena_topo.clusters import objects
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.job_writer import part
 from arena_topo.engines.kubernetes.mpijob import seconds
+from arena_topo.engines.kubernetes.shapes import kube_object
 from arena_topo.engines.volume import Volume
 from arena_topo.errors import AccessDenied
 
@@ -33,18 +33,17 @@ def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
 
 
 def _volume(claim: dict[str, Any]) -> Volume | None:
-    metadata, spec = objects.mapping_at(claim, "metadata"), objects.mapping_at(claim, "spec")
-    status, notes = objects.mapping_at(claim, "status"), objects.mapping_at(metadata, "annotations")
-    if metadata.get("deletionTimestamp") or status.get("phase") != "Bound":
+    fields = kube_object(claim)
+    meta, spec, status = fields.metadata, fields.spec, fields.status
+    if meta.deletion_timestamp or status.phase != "Bound":
         return None
-    modes = spec.get("accessModes") or ()
     return Volume(
-        name=metadata["name"],
-        namespace=str(metadata.get("namespace") or ""),
-        modes=tuple(mode for mode in _MODES if mode in modes),
-        description=str(notes.get("description") or ""),
-        owner=str(notes.get("owner") or ""),
-        capacity=str(objects.mapping_at(status, "capacity").get("storage") or ""),
-        storage_class=str(spec.get("storageClassName") or ""),
-        created=seconds(metadata.get("creationTimestamp")),
+        name=meta.name,
+        namespace=meta.namespace,
+        modes=tuple(mode for mode in _MODES if mode in spec.access_modes),
+        description=meta.annotations.get("description", ""),
+        owner=meta.annotations.get("owner", ""),
+        capacity=str(status.capacity.get("storage") or ""),
+        storage_class=spec.storage_class_name,
+        created=seconds(meta.creation_timestamp),
     )

@@ -15,13 +15,16 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from arena_topo.engines.daemon_thread import start_daemon
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, ObjectList, first_served
+from arena_topo.engines.kubernetes.transport import HttpAnswer
 from arena_topo.errors import FORBIDDEN, GONE, AccessDenied, ArenaError, ClusterError
 
 Object = dict[str, Any]
@@ -53,8 +56,75 @@ down."""
 _RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
 
 
-class ListWatch:
-    """One list that a thread watches; `keep` reduces its objects (None: left out)."""
+class WatchThread(ABC):
+    """A thread that reads a list or its changes again and again; slower after failures."""
+
+    def __init__(self, api: Connection, name: str, revision: str = "") -> None:
+        self.revision = revision
+        """All changes up to this revision are known; empty: none, or the server forgot it."""
+        self._api, self._name = api, name
+        self._stop = threading.Event()
+        self._answer: HttpAnswer | None = None
+        self._errors = 0
+        """Errors since a watch last ended in good order."""
+
+    def start(self) -> None:
+        """Start the thread; ArenaError where there can be no more threads."""
+        start_daemon(self._run, name=self._name)
+
+    def stop(self) -> None:
+        """End the thread, soon."""
+        self._stop.set()
+        if self._answer is not None:
+            self._answer.interrupt()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            begun, pause, before = time.monotonic(), 0.0, self._errors
+            try:
+                self._read()
+                self._errors = 0
+            except UNREAD as error:
+                pause = self._refused(error)
+            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
+                self._errors += 1
+                gone = isinstance(error, ClusterError) and error.status == GONE
+                if gone or not isinstance(error, ArenaError):
+                    # An unexpected object may be the reason.
+                    self.revision = ""
+                if not gone:
+                    self._failed(error)
+            brief = time.monotonic() - begun < _BRIEF
+            failures = failures + 1 if brief else int(self._errors > before)
+            if failures:
+                pause = max(pause, min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10)))
+            self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
+
+    def _opened(self, answer: HttpAnswer) -> None:
+        """Take note that the server has accepted a watch."""
+        self._answer = answer
+        if self._stop.is_set():
+            answer.interrupt()
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Read until the server ends the watch."""
+
+    @abstractmethod
+    def _refused(self, error: ArenaError) -> float:
+        """Note one of `UNREAD`; the seconds until the next try."""
+
+    @abstractmethod
+    def _failed(self, error: Exception) -> None:
+        """Note another error, but for a revision that the server no longer has."""
+
+
+class ListWatch(WatchThread):
+    """One list that a thread watches; `keep` reduces its objects (None: left out).
+
+    A list that may not be watched is read again every `list_every` seconds (None: `ASK_AGAIN`).
+    """
 
     def __init__(
         self,
@@ -62,36 +132,26 @@ class ListWatch:
         source: ObjectList,
         keep: Callable[[Object], Any],
         changed: Callable[[], None],
+        list_every: float | None = None,
     ) -> None:
+        super().__init__(api, source.kind)
         self.source = source
         self.version = 0
         """The number of changes of the reduced objects."""
         self.ready = threading.Event()
         """Set as soon as the first list was read, or was refused."""
-        self._api = api
         self._keep = keep
         self._changed = changed
+        self._list_every = list_every
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._items: dict[tuple[str, str], Any] = {}
         self._revisions: dict[tuple[str, str], str] = {}
         self._departed: deque[tuple[float, Any]] = deque()
         self.path = ""
         """The path of the list; empty if it is not served."""
-        self.revision = ""
-        """The cache includes all changes up to this revision; empty: list again."""
         self._listed = 0.0
         """When the list was last asked for (`time.monotonic`)."""
         self._error: ArenaError | None = ClusterError("nothing was read yet")
-        self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread that lists and watches."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop at the next event, at the latest when the server ends the watch."""
-        self._stop.set()
 
     def answer(self) -> list[Any] | ArenaError:
         """The objects; an error if they are unknown, or may lag by more than `MAX_CACHE_LAG`."""
@@ -112,28 +172,12 @@ class ListWatch:
         while self._departed and self._departed[0][0] < now - DEPARTED:
             self._departed.popleft()
 
-    def _run(self) -> None:
-        errors = brief = 0
-        while not self._stop.is_set():
-            begun, pause = time.monotonic(), 0.0
-            try:
-                if not self.revision or begun >= self._listed + LIST_AGAIN:
-                    self._listed = begun
-                    self._list()
-                self._follow()
-                errors = 0
-            except UNREAD as error:
-                pause = ASK_AGAIN * self._refused(error)
-            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
-                errors += 1
-                if isinstance(error, ClusterError) and error.status == GONE:
-                    self.revision = ""
-                else:
-                    self._failed(error, at_once=errors > 1)
-            brief = brief + 1 if time.monotonic() - begun < _BRIEF else 0
-            if worse := max(errors, brief):
-                pause = max(pause, min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(worse, 10)))
-            self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
+    def _read(self) -> None:
+        now = time.monotonic()
+        if not self.revision or now >= self._listed + LIST_AGAIN:
+            self._listed = now
+            self._list()
+        self._follow()
 
     def _list(self) -> None:
         ask = partial(self._api.listed, keep=self._entry, judged=True)
@@ -200,7 +244,8 @@ class ListWatch:
         self._items[key] = reduced
         return True
 
-    def _opened(self, _answer: object) -> None:
+    def _opened(self, answer: HttpAnswer) -> None:
+        super()._opened(answer)
         with self._lock:
             self._answered(changed=self._error is not None)
 
@@ -212,32 +257,33 @@ class ListWatch:
             self.version += 1
             self._changed()
 
-    def _refused(self, error: ArenaError) -> bool:
-        """Note that a list is denied or not served; True for a retry after `ASK_AGAIN` seconds.
+    def _refused(self, error: ArenaError) -> float:
+        """Note that a list is denied or not served.
 
         If it may be listed but not watched, the listed objects count until the next list.
         """
-        listed = bool(self.revision)
-        self.revision = ""
+        listed, self.revision = bool(self.revision), ""
         if listed and isinstance(error, AccessDenied):
-            return True
-        self._failed(error, at_once=True)
-        return not isinstance(error, AccessDenied) or error.status == FORBIDDEN
+            return ASK_AGAIN if self._list_every is None else self._list_every
+        self._note(error)
+        return ASK_AGAIN if not isinstance(error, AccessDenied) or error.status == FORBIDDEN else 0
 
-    def _failed(self, error: Exception, *, at_once: bool) -> None:
+    def _failed(self, error: Exception) -> None:
         """Note that the list may be out of date, unless the next try succeeds."""
-        if not isinstance(error, ArenaError):
-            # An unexpected object may be the reason: list again.
-            self.revision = ""
-            error = ClusterError(f"{type(error).__name__}: {error}")
+        if self._errors > 1 or not self.ready.is_set():
+            if not isinstance(error, ArenaError):
+                error = ClusterError(f"{type(error).__name__}: {error}")
+            self._note(error)
+
+    def _note(self, error: ArenaError) -> None:
+        """Let readers have this error in place of the objects."""
         with self._lock:
-            if at_once or not self.ready.is_set():
-                news = self._error is None or self._error.message != error.message
-                self._error = error
-                self.ready.set()
-                if news:
-                    self.version += 1
-                    self._changed()
+            news = self._error is None or self._error.message != error.message
+            self._error = error
+            self.ready.set()
+            if news:
+                self.version += 1
+                self._changed()
 
 
 class ClusterCache:
@@ -249,10 +295,19 @@ class ClusterCache:
         sources: Iterable[ObjectList],
         keep: Callable[[str], Callable[[Object], Any]],
         changed: Callable[[], None],
+        *,
+        list_every: float | None = None,
     ) -> None:
-        self._watches = [ListWatch(api, source, keep(source.kind), changed) for source in sources]
-        for watch in self._watches:
-            watch.start()
+        """ArenaError where the threads cannot be started."""
+        self._watches = [
+            ListWatch(api, source, keep(source.kind), changed, list_every) for source in sources
+        ]
+        try:
+            for watch in self._watches:
+                watch.start()
+        except ArenaError:
+            self.stop()
+            raise
 
     @property
     def version(self) -> int:

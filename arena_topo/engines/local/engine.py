@@ -60,6 +60,7 @@ from arena_topo.errors import (
     NotFound,
     NotPossible,
     UsageError,
+    command,
 )
 from arena_topo.manifests import Manifest, Mechanisms, PlacementForecast, Plan
 from arena_topo.manifests.cause import CauseCode
@@ -120,15 +121,13 @@ def open_local(options: Options) -> LocalBackend:
 
 
 def _broken(error: Broken) -> JobStatus:
-    created = 0.0
-    with suppress(OSError):  # another process deletes it at this moment
-        created = error.folder.stat().st_mtime
+    job = error.remains
     return JobStatus(
-        uid=error.uid or "",
-        name=error.folder.name,
-        namespace=error.folder.parent.name,
-        phase=Phase.UNKNOWN,
-        created=created,
+        uid=job.submission.uid,
+        name=job.submission.name,
+        namespace=job.submission.namespace,
+        phase=job.state.phase,
+        created=job.submission.created,
         reason=f"{error.why}; remove it: {error.hint}",
     )
 
@@ -468,7 +467,7 @@ class LocalBackend:
             _check_pausable(job, f"{name} cannot be resumed", again)
             if job.state.phase is not Phase.SUSPENDED:
                 return self._end_patience(job)
-            state = self._first_state(scheduler.constrained(job, constraint).submission)
+            state = self._first_state(scheduler.with_constraint(job, constraint).submission)
             # As on a cluster the pods are new: the log so far becomes the log of the run before.
             log_files.begin_run(job.folder / POD_LOGS / launcher_name(name))
             self._store.mark(job, HELD, on=False)
@@ -519,16 +518,16 @@ class LocalBackend:
         """
         from arena_topo.engines.archive import open_archive  # noqa: PLC0415  only to delete
 
+        self._archive = archive = open_archive(self._environment, tell=tell)
         try:
             job = self._store.job(name, namespace)
         except Broken:
-            if self._delete_broken(name, namespace, uid):
+            if self._delete_broken(name, namespace, uid, archive, tell):
                 return
             # Its supervisor has written its record anew, or another process has removed the job.
             job = self._store.job(name, namespace)
         if uid is not None and uid != job.submission.uid:
             raise JobNotFound(name, namespace)
-        self._archive = archive = open_archive(self._environment, tell=tell)
         ours = scheduler.is_here(job)
         before = self._settled(job) or job
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -555,7 +554,14 @@ class LocalBackend:
         if left:
             raise _unending(f"the job {name} is deleted", left)
 
-    def _delete_broken(self, name: str, namespace: str, uid: str | None) -> bool:
+    def _delete_broken(
+        self,
+        name: str,
+        namespace: str,
+        uid: str | None,
+        archive: Archive,
+        tell: Callable[[str], None],
+    ) -> bool:
         """Remove the folder of a job that cannot be read, and end the processes of the job.
 
         Whether that was done: by now it may be readable, or removed. NotFound for another `uid`.
@@ -569,7 +575,10 @@ class LocalBackend:
                     raise JobNotFound(name, namespace) from error
                 if error.uid is not None:
                     job_end.end_processes(self._store, folder, error.uid)
-                self._store.remove(folder)
+                job = error.remains
+                # Behind a link is maybe the log of another job.
+                own = None if folder.is_symlink() else archive
+                job_end.remove_job(self._store, job, job, own, tell=tell)
                 return True
         return False
 
@@ -583,7 +592,7 @@ class LocalBackend:
             return {run.pid} if run is not None and ours else frozenset()
 
         # On SIGTERM the supervisor ends its pods, then itself.
-        processes.end(signalled, grace=_PATIENCE)
+        processes.terminate(signalled, grace=_PATIENCE)
         with self._store.lock():
             if not job.same_run(self._store.read(job.folder)):
                 return frozenset()
@@ -741,7 +750,7 @@ class LocalBackend:
     def _status(self, job: Job) -> JobStatus:
         from arena_topo.clusters.rules import launcher_command  # noqa: PLC0415  not to submit
 
-        forecast = scheduler.present(job)
+        forecast = scheduler.current_placement(job)
         job = structs.replace(job, state=job.changed(forecast=forecast))
         submission, state = job.submission, job.state
         phase, reason = state.phase, state.reason or (_LATER if job.later else None)
@@ -817,7 +826,7 @@ def _check_pausable(job: Job, cannot: str, over: str) -> None:
 
 
 def _deletion(job: Job) -> str:
-    return f"arena-topo delete {job.submission.name} -n {job.submission.namespace}"
+    return command("delete", job.submission.name, namespace=job.submission.namespace)
 
 
 def _check_container(container: str | None, instance: str) -> None:

@@ -101,7 +101,7 @@ def end_processes(
     """
     if not processes.processes_of_job(uid) or store.is_copy(folder, uid):
         return frozenset()
-    return processes.end(lambda: processes.processes_of_job(uid), grace=grace)
+    return processes.terminate(lambda: processes.processes_of_job(uid), grace=grace)
 
 
 def fail_orphan(store: JobStore, job: Job) -> Job | None:
@@ -125,7 +125,7 @@ def fail_orphan(store: JobStore, job: Job) -> Job | None:
         remove_unwanted(store, current)
         return None
     supervisor = current.state.supervisor
-    restarted = supervisor is not None and supervisor.boot != processes.boot()
+    restarted = supervisor is not None and supervisor.boot != processes.boot_id()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.processes_text(left)} of it cannot be ended"

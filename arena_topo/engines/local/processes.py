@@ -54,7 +54,7 @@ class Process:
 def process(pid: int) -> Process | None:
     """The process that has this ID now; None if there is none, or only its remains."""
     stat = _stat(pid)
-    return None if stat is None else Process(pid=pid, started=stat[1], boot=boot())
+    return None if stat is None else Process(pid=pid, started=stat[1], boot=boot_id())
 
 
 @cache
@@ -74,7 +74,7 @@ def supervises(process: Process, uid: str) -> bool:
 
 
 @cache
-def boot() -> str:
+def boot_id() -> str:
     """The ID of this start of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
@@ -111,7 +111,7 @@ def descendants(ancestor: int) -> AbstractSet[int]:
     return known
 
 
-def end(
+def terminate(
     find: Callable[[], AbstractSet[int]],
     *,
     grace: float = KILL_GRACE,

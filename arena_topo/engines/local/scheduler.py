@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -70,7 +70,7 @@ def is_here(job: Job) -> bool:
     if not processes.processes_visible():
         return False
     supervisor = job.state.supervisor
-    booted = supervisor is not None and supervisor.boot == processes.boot()
+    booted = supervisor is not None and supervisor.boot == processes.boot_id()
     return booted or job.submission.host == host()
 
 
@@ -234,7 +234,7 @@ def in_use(cluster: Cluster, jobs: Iterable[Job]) -> Cluster:
     holdings: dict[str, list[Holding]] = defaultdict(list)
     for job in jobs:
         if job.holding and is_here(job):
-            for name, bits in _bits([present(job)]).items():
+            for name, bits in _bits([current_placement(job)]).items():
                 gpus = GPUSet(bits)
                 holdings[name].append(Holding(job=_key(job), size=count(gpus), gpus=gpus))
 
@@ -251,7 +251,7 @@ def _key(job: Job) -> str:
     return f"{job.submission.namespace}/{job.submission.name}"
 
 
-def present(job: Job) -> PlacementForecast:
+def current_placement(job: Job) -> PlacementForecast:
     """The placement of a job; a renamed machine has its new name in it."""
     submission, forecast = job.submission, job.state.forecast
     if submission.emulate is not None or submission.host == host() or not is_here(job):
@@ -284,18 +284,18 @@ def schedule(job: Job, jobs: Iterable[Job]) -> PlacementForecast:
 
     `jobs` are all jobs, oldest first; the caller holds the lock.
     """
-    here = [other for other in jobs if is_here(other)]
-    others = [other for other in here if other.submission.uid != job.submission.uid]
+    jobs = tuple(jobs)
+    others = (other for other in jobs if other.submission.uid != job.submission.uid)
     now = in_use(local_machines(job.submission.emulate), others)
-    head = _head(here, emulate=job.submission.emulate)
+    head = local_head(jobs, emulate=job.submission.emulate)
     left = _left(now, head, job)
     try:
-        forecast = choose(job.submission, left)
+        forecast = forecast_on(job.submission, left)
     except Unplaceable as refused:
         if head is None or left is now:
             raise
         try:
-            choose(job.submission, now)
+            forecast_on(job.submission, now)
         except Unplaceable:
             raise refused from None
         raise _ToWait(because(CauseCode.TURN, job=head.gang.key)) from None
@@ -333,7 +333,7 @@ def _check_patience(job: Job, left: Cluster) -> None:
         raise _ToWait(patience_cause(wait))
 
 
-def constrained(job: Job, constraint: Constraint) -> Job:
+def with_constraint(job: Job, constraint: Constraint) -> Job:
     """A job with this constraint on its placement."""
     submission = job.submission
     if constraint == UNCONSTRAINED:
@@ -355,7 +355,7 @@ def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Mo
     if job.holding:
         others = (other for other in after if not other.same(job))
         cluster = in_use(local_machines(submission.emulate), others)
-        before = present(job)
+        before = current_placement(job)
         if submission.gpus:
             request = submission.request or submission.counted
             before, compelled = where_it_is(before, request, cluster, LOCAL_BINDING)
@@ -367,7 +367,7 @@ def foresee_locally(job: Job, jobs: Iterable[Job], constraint: Constraint) -> Mo
                     after[index] = structs.replace(other, state=state)
                     started.append(other.submission.name)
     try:
-        forecast = schedule(constrained(job, constraint), after)
+        forecast = schedule(with_constraint(job, constraint), after)
     except Unplaceable as refused:
         if refused.verdict is Verdict.NEVER or not started:
             raise
@@ -392,16 +392,13 @@ def machines_left(
     `before`: only a job older than that one counts; None for a job that is yet to come, with this
     `timeout`. `jobs` are all jobs, oldest first.
     """
-    head = local_head(jobs, emulate=emulate)
-    if before is not None:
-        return _left(now, head, before)
-    return _left(now, head, None, timeout=timeout)
+    return _left(now, local_head(jobs, emulate=emulate), before, timeout=timeout)
 
 
 def _left(
     now: Cluster, head: QueueHead | None, mine: Job | None, *, timeout: float | None = None
 ) -> Cluster:
-    """What the head of the queue leaves of the machines for a job, or for one yet to come."""
+    """What the head of the queue leaves of the machines for a job, or for one with this timeout."""
     from arena_topo.queueing import LAST  # noqa: PLC0415  loads the solver
     from arena_topo.queueing.reservation import left_for  # noqa: PLC0415  as above
 
@@ -427,11 +424,15 @@ def _waiting(job: Job) -> Waiting:
     )
 
 
-def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
-    """The head of the queue on these machines; a job without GPUs, or for others, is not in it."""
+def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
+    """The head of the queue on these machines; `jobs` are all jobs, oldest first.
+
+    A job without GPUs, or for other machines, is not in it.
+    """
+    here = [job for job in jobs if is_here(job)]
     queue = [
         job
-        for job in jobs
+        for job in here
         if job.waiting and job.submission.gpus and job.submission.emulate == emulate
     ]
     if not queue:
@@ -442,23 +443,18 @@ def _head(jobs: Sequence[Job], *, emulate: str | None) -> QueueHead | None:
     machines = local_machines(emulate)
     running = (
         Running(key=_key(job), started=job.started, timeout=job.submission.timeout)
-        for job in jobs
+        for job in here
         if job.holding
     )
     seen = Situation(
-        cluster=in_use(machines, jobs), emptied=machines, running=tuple(running), now=time.time()
+        cluster=in_use(machines, here), emptied=machines, running=tuple(running), now=time.time()
     )
     head = head_of(sorted(map(_waiting, queue), key=lambda gang: gang.rank), seen)
     # No reservation is stored here: it has idled at most since its job began to wait.
     return None if head is None else replace(head, since=head.gang.since)
 
 
-def local_head(jobs: Iterable[Job], *, emulate: str | None) -> QueueHead | None:
-    """The head of the queue on these machines; `jobs` are all jobs, oldest first."""
-    return _head([job for job in jobs if is_here(job)], emulate=emulate)
-
-
-def choose(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
+def forecast_on(submission: StoredRequest, cluster: Cluster) -> PlacementForecast:
     """The best placement of a job on what is free; Unplaceable if there is none.
 
     GPUs that are only counted are taken node by node, lowest indexes first.

@@ -270,6 +270,24 @@ class Broken(ArenaError):
         """The mark of its processes, if that at least can be read."""
         return _uid_in(self.folder)
 
+    @property
+    def remains(self) -> Job:
+        """The job as far as its folder tells: its names, its mark, and about when it began."""
+        created = 0.0
+        with contextlib.suppress(OSError):  # another process deletes it at this moment
+            created = self.folder.stat().st_mtime
+        request = StoredRequest(
+            uid=self.uid or "",
+            name=self.folder.name,
+            namespace=self.folder.parent.name,
+            created=created,
+            host="",
+            workers=0,
+            gpus=0,
+        )
+        unknown = JobState(phase=Phase.UNKNOWN, forecast=PlacementForecast(state="held"))
+        return Job(folder=self.folder, submission=request, state=unknown)
+
 
 class JobStore:
     """All local jobs of one user; ArenaError for every failure of the disk."""

@@ -260,7 +260,7 @@ class Supervisor:
         # As on a cluster, the GPUs belong to the workers alone.
         devices = {
             workers[index]: scheduler.visible_devices(cluster, node, gpus)
-            for index, node, gpus in scheduler.present(self._job).workers
+            for index, node, gpus in scheduler.current_placement(self._job).workers
         }
         for number, pod in enumerate([self._launcher, *devices]):
             # Short, since sockets in it may have no more than 107 characters.
@@ -394,7 +394,7 @@ class Supervisor:
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
         """End processes, and wait until their output is written."""
-        left = processes.end(find, reap=self._reap)
+        left = processes.terminate(find, reap=self._reap)
         if self._drain is not None:
             # A process that cannot be ended may have the pipe open.
             self._drain.join(_LAST_WORDS)
