@@ -301,8 +301,8 @@ class Client:
         """Stop a running job and start it again on the best GPUs available now; as `resume`.
 
         `avoid` are nodes that it may not use, `on` is the placement that it gets (`node-a/0,3`).
-        NotNow leaves it running where the move would give no higher band of bandwidth (unless
-        `force`, `avoid` or `on` is given), or where it would have to wait; so does Unplaceable if
+        These leave it running: NoGain where the move would give no higher band of bandwidth (unless
+        `force`, `avoid` or `on` is given), NotNow where it would have to wait, and Unplaceable if
         it could never fit. Nobody is asked.
         """
         start = partial(replan_job, avoid=_words(avoid), on=on, force=force)

@@ -8,6 +8,7 @@
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
     ├─ NotPossible              1  the state of the job does not allow this
     ├─ NotNow                   3  a gang was to start, and has to wait
+    ├─ NoGain                   0  a gang runs on, as a new placement would be no faster
     ├─ NotFound                 1  the job or pod named does not exist
     │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
@@ -201,6 +202,15 @@ class NotNow(ArenaError):
     """A gang was to start, and has to wait."""
 
     exit_code = 3
+
+
+class NoGain(ArenaError):
+    """A running gang goes on: its best new placement has no higher band of bandwidth.
+
+    An answer rather than a failure: nobody asked for a restart that gains nothing.
+    """
+
+    exit_code = 0
 
 
 class AccessDenied(ClusterError):

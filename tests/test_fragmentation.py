@@ -425,7 +425,8 @@ def test_a_gang_that_is_as_fast_on_more_nodes_gets_full_speed_over_tcp():
     assert screen.largest_gang_text(crowded) == (
         "16 of 24 GPUs are free, and gangs of up to 16 get full speed"
     )
-    assert "\nWHOLE, EMPTY: gangs of this SHAPE at full speed" in screen.fragmentation_screen(report)
+    text = screen.fragmentation_screen(report)
+    assert "\nWHOLE, EMPTY: gangs of this SHAPE at full speed, now" in text
 
 
 def test_a_node_with_a_slow_card_is_excluded_from_gangs_of_several_nodes():

@@ -27,7 +27,7 @@ from arena_topo.errors import NotNow
 from arena_topo.gang import planning, submission
 from arena_topo.gang.request import Site
 from arena_topo.gang.resume import check_started, resume_job
-from arena_topo.job import MPIJob
+from arena_topo.job import Duration, MPIJob
 from arena_topo.jobs.plan_view import plan_json
 from arena_topo.jobs.proposal import Proposal, propose
 from arena_topo.manifests import (
@@ -496,6 +496,21 @@ def test_why_of_the_head_of_the_queue_shows_what_is_reserved_for_it(world: World
     late = world.why("late")
     assert why_view.explanation_json(late)["ownReservation"] == []
     assert "Reserved for it" not in why_view.explanation_text(late)
+
+
+def test_why_of_the_head_says_why_its_reservation_is_not_where_the_fewest_gpus_are_missing(
+    world: World,
+) -> None:
+    world.runs("short", "node-0/0,1,2", running_timeout=Duration(90))
+    world.runs("long", "node-1/0,1")
+    world.waits("head", 1, 8, age=500)
+    shown = why_view.explanation_text(world.why("head"))
+    assert "\n  node-0  0,1,2,3,4,5,6,7  5 of 8\n" in shown
+    assert (
+        "\nReserved is where the fewest GPU-hours are missing; Nearest counts GPUs, and not for how"
+        " long they are in use.\n"
+    ) in shown
+    assert "when 2 more GPUs of node-1 are free\n" in shown
 
 
 def test_why_of_a_stopped_gang_shows_what_is_reserved_for_its_next_start(world: World) -> None:
