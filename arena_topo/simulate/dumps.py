@@ -19,8 +19,8 @@ def read_running_cluster(
 ) -> tuple[Cluster, tuple[RunningJob, ...]]:
     """The cluster of dumps without any pod, and what runs on it, with the time since its start.
 
-    Nodes that take no pods, and those without a whole GPU, are left out. The newest start of a pod counts as now. UsageError if the
-    dumps have no usable GPU.
+    Nodes that take no pods, and those without a whole GPU, are left out. The newest start of a pod
+    counts as now. UsageError if the dumps have no usable GPU.
     """
     source = ", ".join(paths)
     records = list(dump.read_dumps(paths))
