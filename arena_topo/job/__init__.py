@@ -561,14 +561,15 @@ class MPIJob:
     )
     topology_required: str = _chosen(
         "",
-        "Level that all workers must share: node, nvlink, leaf, spine, zone, region or a name from"
-        " --fabric.",
+        "Level that all workers must share: node, nvlink, leaf, spine, zone, region, a name from"
+        " --fabric, or beyond (any nodes).",
         "LEVEL",
         completes="levels",
     )
     topology_preferred: str = _chosen(
         "",
-        "Level that all workers share wherever possible, even with less bandwidth.",
+        "Level that all workers share wherever possible, even with less bandwidth; words as of"
+        " --topology-required.",
         "LEVEL",
         completes="levels",
     )
