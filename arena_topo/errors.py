@@ -9,7 +9,7 @@
     ├─ NotPossible              1  the state of the job does not allow this
     ├─ NotNow                   3  a gang was to start, and has to wait
     ├─ NoGain                   0  a gang runs on, as a new placement would be no faster
-    ├─ NotFound                 1  the job or pod named does not exist
+    ├─ NotFound                 1  the job, pod, node or machine named does not exist
     │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
     │  └─ JobExists             1  a job has this name already
@@ -119,7 +119,7 @@ class NotPossible(ArenaError):
 
 
 class NotFound(ArenaError):
-    """The job or pod named does not exist."""
+    """The job, pod, node or machine named does not exist."""
 
 
 class JobNotFound(NotFound):

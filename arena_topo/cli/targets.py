@@ -14,7 +14,7 @@ from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.session import Session
 from arena_topo.engines import engine_choice
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import ArenaError, JobNotFound, UsageError, near
+from arena_topo.errors import ArenaError, JobNotFound, NotFound, near
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node, PoolRates, Software
@@ -145,7 +145,7 @@ def is_node(preset: str, session: Session) -> bool:
 
 
 def node_or_preset(name: str, cluster: Cluster, *, others: Iterable[str] = ()) -> Node | Machine:
-    """The node of that name, else the preset; UsageError names the nearest, also of `others`."""
+    """The node of that name, else the preset; NotFound names the nearest, also of `others`."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     for node in cluster.nodes:
@@ -154,7 +154,7 @@ def node_or_preset(name: str, cluster: Cluster, *, others: Iterable[str] = ()) -
     if name in presets.preset_names():
         return presets.preset_machine(name, name)
     names = [*(str(node.name) for node in cluster.nodes), *presets.preset_names(), *others]
-    raise UsageError(
+    raise NotFound(
         f"there is no node or preset {name}",
         hint=near(name, names)
         or f"nodes: {PROGRAM} topology show; presets: {PROGRAM} topology presets",
