@@ -503,7 +503,8 @@ class Shown:
                 return self._served(kept)
             others = self._kept().kept(self._backend.place, self._namespace, self._name)
             if uid is None and others:
-                raise pod_selection.not_archived_error(self._asked, others[0]) from None
+                pod, container = self._asked.instance, self._asked.options.container
+                raise pod_selection.not_archived_error(pod, container, others[0]) from None
             raise
 
     def _see(self, job: JobStatus) -> None:

@@ -13,7 +13,6 @@ from arena_topo.words import listed
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
-    from arena_topo.joblogs.log_request import LogRequest
 
 
 def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
@@ -121,9 +120,8 @@ def first_run(kept: Kept) -> NotFound:
     )
 
 
-def not_archived_error(asked: LogRequest, kept: Kept) -> NotFound:
+def not_archived_error(pod: str | None, container: str | None, kept: Kept) -> NotFound:
     """The error for an archived job without the wanted logs."""
-    pod, container = asked.instance, asked.options.container
     pods = pods_text(source.pod for source in kept.sources)
     containers = ""
     if container is not None:
