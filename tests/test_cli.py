@@ -200,6 +200,15 @@ def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world
     assert "Placement:" not in err
 
 
+def test_who_waits_for_a_gang_reads_that_it_is_pending_before_what_starts_it_and_once(arena, world):
+    world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "--timeout=1s", "c")
+    assert code == 6
+    lines = [line.partition(":")[0].strip() for line in err.splitlines()]
+    assert lines.count("The Job demo is PENDING") == 1
+    assert lines.index("The Job demo is PENDING") < lines.index("It starts by itself once it can.")
+
+
 def test_why_a_job_waits_is_said_once(arena, world):
     world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
     arena("submit", "mpi", *GANG, "c")

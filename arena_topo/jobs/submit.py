@@ -294,7 +294,7 @@ class _Order:
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
             " to check the job status"
         )
-        summarise(self.console, done, waits=self.how.stays)
+        summarise(self.console, done)
 
     def _tell_unchanged(self, job: MPIJob, submitted: Submitted) -> None:
         if self._names_only:
