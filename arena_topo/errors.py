@@ -246,17 +246,18 @@ def command(verb: str, *names: str, namespace: str) -> str:
     return " ".join(["arena-topo", verb, *names, "-n", namespace])
 
 
-def near(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+def near(name: str, known: Iterable[str], *, alike: float = 0.7, prefix: str = "") -> str | None:
     """The hint with the known name nearest to this one; None without a near name.
 
-    `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it). Capitals and
-    punctuation are ignored. The shortest names that begin with this one come first.
+    `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it), without the
+    `prefix` that all names have. Capitals and punctuation are ignored. The shortest names that
+    begin with this one come first.
     """
     import difflib  # noqa: PLC0415 - only for what is wrong
 
-    key, plain = _plain(name), dict[str, str]()
+    key, plain = _plain(name.removeprefix(prefix)), dict[str, str]()
     for candidate in known:
-        plain.setdefault(_plain(candidate), candidate)
+        plain.setdefault(_plain(candidate.removeprefix(prefix)), candidate)
     longer = sorted(
         (candidate for candidate in plain if key and candidate.startswith(key)), key=len
     )

@@ -279,7 +279,9 @@ def test_a_program_looks_first_and_moves_by_the_same_rules(running: Running):
     assert client.replan("work", force=True).forecast.state == "placed"
 
 
-def test_a_suspended_job_is_listed_with_its_workers_and_not_called_waiting_by_a_dry_run(running: Running):
+def test_a_suspended_job_is_listed_with_its_workers_and_not_called_waiting_by_a_dry_run(
+    running: Running,
+):
     running.gang("work", 2, 2)
     assert running("suspend", "work")[0] == 0
     header, row = running("list", "-o", "wide")[1].splitlines()[:2]
