@@ -246,7 +246,11 @@ def command(verb: str, *names: str, namespace: str) -> str:
     return " ".join(["arena-topo", verb, *names, "-n", namespace])
 
 
-def near(name: str, known: Iterable[str], *, alike: float = 0.7, prefix: str = "") -> str | None:
+NEAR_WORD = 0.7
+"""The likeness of misspelt flags and commands: of so many names some are alike by chance."""
+
+
+def near(name: str, known: Iterable[str], *, alike: float = 0.6, prefix: str = "") -> str | None:
     """The hint with the known name nearest to this one; None without a near name.
 
     `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it), without the

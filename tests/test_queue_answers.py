@@ -676,7 +676,9 @@ def test_a_reservation_is_named_only_to_a_job_that_it_limits(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("limit", "helps"), [(600, "shorter than 9m"), (0, None), (90, None)], ids=str
+    ("limit", "helps"),
+    [(600, "shorter than 9m"), (150, "shorter than 1m"), (0, None), (90, None)],
+    ids=str,
 )
 def test_advice_about_running_timeout_names_the_time_that_helps(
     world: World, limit: int, helps: str | None
@@ -698,9 +700,11 @@ def test_advice_about_running_timeout_names_the_time_that_helps(
     assert plan_json(refused)["advice"] == advice
     # A gang that does not fit without the reservation either is not helped.
     assert plan_json(world.plan(1, 8))["advice"] == []
-    for asked, verdict in ((530, Verdict.PLACEABLE), (550, Verdict.NOT_NOW)):
+    for asked, verdict in ((limit - 95, Verdict.PLACEABLE), (limit - 50, Verdict.NOT_NOW)):
         if helps:
             assert world.plan(1, 2, running_timeout=asked).verdict is verdict
+    done = submission.submit(world.job("new", 1, 2), world.backend, namespace="default")
+    assert done.nearest == (advice[0] if helps else None)
 
 
 def test_a_gang_that_never_fits_is_ahead_of_no_other(world: World) -> None:
