@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -764,6 +764,12 @@ class MPIJob:
         """
         placed = {"gputopology": True} if implying_placement(fields) else {}
         return cls(**SKETCH | fields | placed)
+
+    def without_choices(self) -> Self:
+        """The job without the choices that make sense with --gputopology alone."""
+        needing = [name for name, of in flags_of(MPIJob).items() if "--gputopology" in of.needs]
+        defaults = {name: MPIJob.__dataclass_fields__[name].default for name in needing}
+        return replace(self, **defaults)
 
     @property
     def total_gpus(self) -> int:
