@@ -768,7 +768,9 @@ class MPIJob:
     def without_choices(self) -> Self:
         """The job without the choices that make sense with --gputopology alone."""
         needing = [name for name, of in flags_of(MPIJob).items() if "--gputopology" in of.needs]
-        defaults = {name: MPIJob.__dataclass_fields__[name].default for name in needing}
+        defaults: dict[str, Any] = {
+            name: MPIJob.__dataclass_fields__[name].default for name in needing
+        }
         return replace(self, **defaults)
 
     @property

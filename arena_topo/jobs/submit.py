@@ -295,7 +295,7 @@ class _Order:
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
             " to check the job status"
         )
-        summarise(self.console, done)
+        summarise(self.console, done, waits=self.how.stays)
 
     def _tell_unchanged(self, job: MPIJob, submitted: Submitted) -> None:
         if self._names_only:

@@ -89,7 +89,7 @@ class WaitProgress(WaitLine):
         self.what = f"is starting: {one_line(text)}" if text else "is starting"
 
 
-def summarise(console: Console, done: Submitted) -> None:
+def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
     """Print the placement of a submitted job, or why it waits."""
     plan, status = done.plan, done.status
     console.notes((*plan.notes, *done.notes))
@@ -106,7 +106,7 @@ def summarise(console: Console, done: Submitted) -> None:
             console.info(training_line(done.training))
     if status is None:
         console.warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif (trouble := _trouble(done)) is not None:
+    elif (trouble := _trouble(done, waits=waits)) is not None:
         console.info(trouble)
     if done.wait is not None:
         until, waited = layout.clock(done.wait.until), f"for {done.wait}"
@@ -125,14 +125,19 @@ def summarise(console: Console, done: Submitted) -> None:
         console.info(layout.fold(f"  {done.starter}", wrap_columns(console.stderr)))
 
 
-def _trouble(done: Submitted) -> str | None:
-    """Why a submitted job has no placement yet, in a line; None if it has one, or just begins."""
+def _trouble(done: Submitted, *, waits: bool) -> str | None:
+    """Why a submitted job has no placement yet, in a line; None if it has one, or just begins.
+
+    `waits`: the command waits, and shows by itself how a job starts that needs no placement.
+    """
     from arena_topo.engines.kubernetes.mpijob import NO_PODS  # noqa: PLC0415 - rarely needed
 
     status = done.status
     forecast = (status.forecast if status else None) or done.plan.forecast
     # Right after a submission it is no trouble that there are no pods.
     if status is None or status.reason == NO_PODS or (forecast is not None and forecast.workers):
+        return None
+    if waits and not status.waits:
         return None
     return view.why_not_running(status)
 
@@ -157,7 +162,7 @@ def wait_for_end(
     known = done and ((done.status and done.status.forecast) or done.plan.forecast)
     placed, latest = known.workers if known else (), None
     sight, shows = Freshness(), console.shows_progress
-    summarised = None if done is None else _trouble(done)
+    summarised = None if done is None else _trouble(done, waits=True)
 
     def seen(status: JobStatus) -> None:
         nonlocal placed, latest
