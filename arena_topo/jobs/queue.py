@@ -128,9 +128,9 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
     """Stop a running job and start it again on the best GPUs available now.
 
     The job starts from its beginning, or from a checkpoint that its program loads. Where its new
-    GPUs would not give clearly more bandwidth it goes on, and the exit code is 0, unless --avoid, --on
-    or --force is given. A job that has to wait after all then gets any GPUs: --avoid and --on count
-    for this start.
+    GPUs would not give clearly more bandwidth it goes on, unless --avoid, --on or --force is given.
+    A job that has to wait after all then gets any GPUs: --avoid and --on count for this start.
+    That a job goes on for this reason is no failure: the exit code is 0.
 
     Examples:
       # What would the job gain?
