@@ -12,7 +12,7 @@ Completion loads this module at each TAB, so it imports nothing slow.
 
 from __future__ import annotations
 
-from arena_topo.errors import UsageError, near
+from arena_topo.errors import NEAR_WORD, UsageError, near
 
 TYPE_CHECKING = False
 """As in `typing`, which takes as long to import as all the rest."""
@@ -205,7 +205,7 @@ class PflagParser:
         known = [text for text, option in self.options.items() if not option.hidden]
         known = [text for text in known if text not in self.options[text].old]
         # A single letter begins many names.
-        guess = near(name, known) if name.startswith("--") else None
+        guess = near(name, known, alike=NEAR_WORD) if name.startswith("--") else None
         return (
             self._unquoted(name, guess)
             if self.in_unquoted_command

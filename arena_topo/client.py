@@ -137,13 +137,16 @@ class Client:
         api_version: ApiVersion | VersionName | None = None,
         on: str = "",
         top: int = 1,
+        implied: bool = False,
     ) -> Proposal:
         """Place the workers of a job and estimate the bandwidth; nothing is created.
 
         `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
         `kubectl get ... -o json` to use instead of an engine's cluster. `on` is a placement to
         evaluate instead of the best (`node-a/0,3;node-b/1,2`), `top` the number of placements in
-        `rows`. A gang that does not fit is a result, not an error: `verdict`, and `refused`.
+        `rows`. `implied`: the job has `gputopology` only because another field needs it, as
+        `MPIJob.sketch` adds it; it is then compared with what it gets without. A gang that does not
+        fit is a result, not an error: `verdict`, and `refused`.
         """
         api = _version(api_version)
         world = engine_choice.world(job, self.options, state=_words(state), tell=self.tell)
@@ -159,6 +162,7 @@ class Client:
                 queue=queue,
                 on=on,
                 top=top,
+                implied=implied,
             )
         finally:
             if world.backend is not None:
@@ -301,8 +305,8 @@ class Client:
         """Stop a running job and start it again on the best GPUs available now; as `resume`.
 
         `avoid` are nodes that it may not use, `on` is the placement that it gets (`node-a/0,3`).
-        NotNow leaves it running where the move would give no higher band of bandwidth (unless
-        `force`, `avoid` or `on` is given), or where it would have to wait; so does Unplaceable if
+        These leave it running: NoGain where the move would give no higher band of bandwidth (unless
+        `force`, `avoid` or `on` is given), NotNow where it would have to wait, and Unplaceable if
         it could never fit. Nobody is asked.
         """
         start = partial(replan_job, avoid=_words(avoid), on=on, force=force)

@@ -8,7 +8,8 @@
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
     ├─ NotPossible              1  the state of the job does not allow this
     ├─ NotNow                   3  a gang was to start, and has to wait
-    ├─ NotFound                 1  the job or pod named does not exist
+    ├─ NoGain                   0  a gang runs on, as a new placement would be no faster
+    ├─ NotFound                 1  the job, pod, node or machine named does not exist
     │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
     │  └─ JobExists             1  a job has this name already
@@ -118,7 +119,7 @@ class NotPossible(ArenaError):
 
 
 class NotFound(ArenaError):
-    """The job or pod named does not exist."""
+    """The job, pod, node or machine named does not exist."""
 
 
 class JobNotFound(NotFound):
@@ -203,6 +204,15 @@ class NotNow(ArenaError):
     exit_code = 3
 
 
+class NoGain(ArenaError):
+    """A running gang goes on: its best new placement has no higher band of bandwidth.
+
+    An answer rather than a failure: nobody asked for a restart that gains nothing.
+    """
+
+    exit_code = 0
+
+
 class AccessDenied(ClusterError):
     """The API server does not know the caller (401), or does not allow the call (403).
 
@@ -236,17 +246,22 @@ def command(verb: str, *names: str, namespace: str) -> str:
     return " ".join(["arena-topo", verb, *names, "-n", namespace])
 
 
-def near(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+NEAR_WORD = 0.7
+"""The likeness of misspelt flags and commands: of so many names some are alike by chance."""
+
+
+def near(name: str, known: Iterable[str], *, alike: float = 0.6, prefix: str = "") -> str | None:
     """The hint with the known name nearest to this one; None without a near name.
 
-    `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it). Capitals and
-    punctuation are ignored. The shortest names that begin with this one come first.
+    `alike` is the least likeness of the two, from 0 to 1 (as difflib counts it), without the
+    `prefix` that all names have. Capitals and punctuation are ignored. The shortest names that
+    begin with this one come first.
     """
     import difflib  # noqa: PLC0415 - only for what is wrong
 
-    key, plain = _plain(name), dict[str, str]()
+    key, plain = _plain(name.removeprefix(prefix)), dict[str, str]()
     for candidate in known:
-        plain.setdefault(_plain(candidate), candidate)
+        plain.setdefault(_plain(candidate.removeprefix(prefix)), candidate)
     longer = sorted(
         (candidate for candidate in plain if key and candidate.startswith(key)), key=len
     )

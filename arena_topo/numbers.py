@@ -70,7 +70,8 @@ def parse_span(text: str) -> Decimal:
 
     parts = re.findall(SPAN_PATTERN, text)
     if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
-        raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
+        bare = " without its unit" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else ""
+        raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}{bare}")
     nanoseconds = sum(Decimal(number) * _NANOSECONDS[unit] for number, unit in parts)
     seconds = Decimal(nanoseconds) / 10**9
     if seconds > MOST_HOURS * 3600:

@@ -49,6 +49,7 @@ from arena_topo.errors import JobDeleted as JobDeleted
 from arena_topo.errors import JobExists as JobExists
 from arena_topo.errors import JobFailed as JobFailed
 from arena_topo.errors import JobNotFound as JobNotFound
+from arena_topo.errors import NoGain as NoGain
 from arena_topo.errors import NotFound as NotFound
 from arena_topo.errors import NotNow as NotNow
 from arena_topo.errors import NotPossible as NotPossible

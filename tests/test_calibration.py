@@ -691,7 +691,9 @@ def test_a_simulation_uses_a_calibration_on_a_dump_and_on_emulated_nodes(
     code, _, err = arena(*line, *emulated, calibrated)
     assert code == 2
     assert "calibration pool fits nothing in this simulation" in err
-    assert arena("simulate", "trace.csv", *of_dump, calibrated)[0] == 2
+    # Its nodes offer pods no RDMA.
+    anew = ("simulate", "trace.csv", "--window=0%-100%", *of_dump, calibrated)
+    assert [arena(*anew)[0], arena(*anew, "--network=rdma")[0]] == [0, 2]
     # Random GPUs of two nodes, whose network a calibration makes ten times slower.
     pool = replace(POOL, name="dgx", model="V100", gpus=8, inside=None)
     longer = []

@@ -200,6 +200,15 @@ def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world
     assert "Placement:" not in err
 
 
+def test_who_waits_for_a_gang_reads_that_it_is_pending_before_what_starts_it_and_once(arena, world):
+    world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "--timeout=1s", "c")
+    assert code == 6
+    lines = [line.partition(":")[0].strip() for line in err.splitlines()]
+    assert lines.count("The Job demo is PENDING") == 1
+    assert lines.index("The Job demo is PENDING") < lines.index("It starts by itself once it can.")
+
+
 def test_why_a_job_waits_is_said_once(arena, world):
     world.gpu_nodes = (replace(world.gpu_nodes[0], free=gpu_set((0, 5))),)
     arena("submit", "mpi", *GANG, "c")
@@ -600,7 +609,7 @@ def test_the_machine_of_a_node_is_shown_with_the_notes_on_the_cluster(arena):
     assert (code, err) == (0, "note: a ConfigMap made no sense\n")
     assert out.startswith("      GPU0  GPU1")
     code, _out, err = arena("topology", "show", "dgx-00")
-    assert (code, err.splitlines()[-1]) == (2, "  try:  did you mean dgx-0?")
+    assert (code, err.splitlines()[-1]) == (1, "  try:  did you mean dgx-0?")
 
 
 @pytest.mark.usefixtures("world")

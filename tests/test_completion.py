@@ -26,7 +26,7 @@ from arena_topo.topology import presets
 ROOT = Path(__file__).parents[1]
 ALL = {command.path: command for command in catalogue.commands()}
 PROGRAM = "import sys; from arena_topo.__main__ import main; sys.exit(main())"
-LEVELS = ["node", "nvlink", "leaf", "spine", "zone", "region"]
+LEVELS = ["node", "nvlink", "leaf", "spine", "zone", "region", "beyond"]
 
 
 def option(name: str) -> catalogue.CatalogueOption:

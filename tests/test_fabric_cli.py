@@ -252,6 +252,18 @@ def test_a_profile_says_what_holds_on_all_nodes_of_a_site(
     assert flags["bandwidth"] == there["bandwidth"]
 
 
+def test_the_local_engine_leaves_out_the_network_of_a_settings_file(
+    arena: Run, state: str, net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = tmp_path / "config.toml"
+    settings.write_text(f'[submit]\nfabric = "{net}"\nno-gdr = true\n')
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", str(settings))
+    _plan, err = planned(arena, 1, "--backend=local", "--emulate=dgx-1-v100")
+    told = f"note: the network in {settings} [submit] is left out: it is not for the local engine\n"
+    assert told in err
+    assert planned(arena, 2, "--state", state)[0]["tier"] == "rack"
+
+
 def test_the_local_engine_refuses_facts_of_a_site(arena: Run):
     code, _out, err = arena(
         "plan", "mpi", *gang(2), "--backend=local", "--emulate=dgx-1-v100:2", "--no-gdr", "c"

@@ -323,6 +323,24 @@ def test_a_truth_value_in_a_word_of_its_own_is_refused_with_the_right_spelling(h
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("plan", "mpi", "--bogus"), "error: unknown flag: --bogus\n"),
+        (
+            ("bogus",),
+            'error: unknown command "bogus" for "arena-topo"\n  try:  arena-topo --help\n',
+        ),
+        (("submit", "mpi", "--wrokers=2"), "did you mean --workers?\n"),
+    ],
+    ids=" ".join,
+)
+def test_only_names_that_are_near_are_suggested(hear, words: tuple[str, ...], told: str):
+    heard = hear(*words)
+    assert heard.code == 2
+    assert heard.errors.endswith(told)
+
+
 def test_a_misspelt_flag_after_a_command_of_one_word_still_gets_a_suggestion(hear):
     heard = hear("submit", "mpi", "./train.sh", "--gusp=2")
     assert heard.errors.endswith("or put -- before it; or did you mean --gpus?\n")
@@ -534,9 +552,10 @@ def test_a_duration_without_a_unit_or_with_a_sign_is_refused(text, hear):
     heard = hear("submit", "mpi", f"--gang-timeout={text}", "c")
     assert heard.code == 2
     if text:
+        bare = " without its unit" if text in {"10", "1.5"} else ""
         assert heard.errors == (
             "error: --gang-timeout is invalid\n"
-            f"  why:  expected a time such as 90s, 10m or 1h30m, got {text!r}\n"
+            f"  why:  expected a time such as 90s, 10m or 1h30m, got {text!r}{bare}\n"
         )
 
 

@@ -438,11 +438,11 @@ def test_a_log_of_something_else_is_refused(arena, tmp_path, text, said):
 
 def test_an_unknown_machine_is_refused(arena):
     code, _, err = arena("hgx-h1000")
-    assert code == 2
+    assert code == 1
     assert "there is no node or preset hgx-h1000" in err
     assert "hgx-h100" in err
     code, _, err = arena("p5.48xlarg")
-    assert (code, "did you mean p5.48xlarge?" in err) == (2, True)
+    assert (code, "did you mean p5.48xlarge?" in err) == (1, True)
 
 
 def test_a_forecast_of_no_machine_says_where_their_names_are(arena):
@@ -455,5 +455,5 @@ def test_a_forecast_of_no_machine_says_where_their_names_are(arena):
 
 def test_a_machine_whose_name_is_longer_than_any_files_is_refused(arena):
     code, _, err = arena("0" * 300)
-    assert code == 2
+    assert code == 1
     assert f"there is no node or preset {'0' * 300}" in err

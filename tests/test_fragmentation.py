@@ -411,6 +411,24 @@ def test_nothing_has_to_be_freed_for_a_gang_that_is_only_farther_apart_and_as_fa
     assert (kind.missing, kind.release) == (None, None)
 
 
+def test_a_gang_that_is_as_fast_on_more_nodes_gets_full_speed_over_tcp():
+    """WHOLE counts whole machines, and over TCP the network is the limit in any shape."""
+    report = measure_fragmentation(
+        cluster(*(node(f"n{index}", V100, 0b00001111) for index in range(4)))
+    )
+    (kind,) = report.kinds
+    sixteen = gang(kind, 16)
+    assert (sixteen.whole, sixteen.whole_empty, sixteen.usable) == (0, 2, sixteen.full)
+    assert (kind.missing.size, kind.largest) == (8, 16)
+    crowded = only(node("a", V100), *(node(f"n{index}", V100, 0b00001111) for index in range(2)))
+    assert gang(crowded, 16).whole == 0
+    assert screen.largest_gang_text(crowded) == (
+        "16 of 24 GPUs are free, and gangs of up to 16 get full speed"
+    )
+    text = screen.fragmentation_screen(report)
+    assert "\nWHOLE, EMPTY: gangs of this SHAPE at full speed, now" in text
+
+
 def test_a_node_with_a_slow_card_is_excluded_from_gangs_of_several_nodes():
     tiers = (Tier(name="leaf", bandwidth=25.0),)
     slow = [

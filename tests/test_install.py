@@ -129,6 +129,19 @@ def test_every_flag_reaches_the_manifests(arena, tmp_path):
     assert out == (GOLDENS / "install-policies-and-roles.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("lines", "noted"), [(70_000, False), (90_000, True)])
+def test_a_fabric_file_too_large_for_kubectl_apply_is_noted_with_another_way(
+    arena, tmp_path, lines, noted
+):
+    (tmp_path / "net.yaml").write_text(FABRIC + "#\n" * lines, encoding="utf-8")
+    line = ("install", "--image", IMAGE, "--fabric", str(tmp_path / "net.yaml"), "-o", "json")
+    code, out, err = arena(*line)
+    assert (code, "kubectl apply --server-side -f -" in err) == (0, noted)
+    [stored] = [one for one in json.loads(out)["items"] if "fabric.yaml" in one.get("data", {})]
+    # The limit of the annotations of an object (kubernetes, TotalAnnotationSizeLimitB).
+    assert (len(json.dumps(stored, separators=(",", ":"))) > 262144) is noted
+
+
 @pytest.mark.parametrize("text", ["pool=gpu=big", "pool=-gpu", "pool=a b", f"pool={'x' * 64}"])
 def test_a_label_that_no_node_can_have_is_not_selected_by(text, arena):
     code, out, err = arena("install", "--image", IMAGE, f"--agent-selector={text}")

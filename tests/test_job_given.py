@@ -92,7 +92,11 @@ def test_a_field_takes_what_stands_for_its_value_and_keeps_that(field: str, give
         ("memory", Decimal(9), "expected a quantity such as 500m, 2 or 4Gi, got Decimal('9')"),
         ("gang_timeout", dt.timedelta(5), f"expected {A_TIME}, got datetime.timedelta(days=5)"),
         ("working_dir", Path("/work"), f"expected a text, got {Path('/work')!r}"),
-        ("gang_timeout", "10", "expected a time such as 90s, 10m or 1h30m, got '10'"),
+        (
+            "gang_timeout",
+            "10",
+            "expected a time such as 90s, 10m or 1h30m, got '10' without its unit",
+        ),
         ("policy", "best", "expected pack, spread or adaptive, got 'best'"),
         ("binding", "x", "expected auto, claims, admission, gates or template, got 'x'"),
         ("command", ["mpirun", "a"], "expected a text, got ['mpirun', 'a']"),

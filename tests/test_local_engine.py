@@ -588,6 +588,10 @@ def test_why_tells_how_long_the_jobs_that_are_waited_for_may_still_run(run):
     code, _, err = run("plan", "mpi", *asked)
     assert code == 3
     assert re.search(r"  try:  with a --running-timeout shorter than [34]m it may start fi", err)
+    line = ("submit", "mpi", "--name=new", "--image=local", "--gputopology", "c")
+    code, _, err = run(*line, *asked)
+    assert code == 0
+    assert re.search(r"  try:  with a --running-timeout shorter than [34]m it may start fi", err)
 
 
 def test_reserved_gpus_read_the_same_in_plan_submit_and_why_on_this_machine(engine):

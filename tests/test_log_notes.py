@@ -481,6 +481,23 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
     assert "logs --kept --all demo" in (gone.value.hint or "")
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_container_of_a_job_that_is_gone_of_which_nothing_is_kept_is_an_error(
+    still_world, tmp_path, kept
+):
+    archive = Archive(tmp_path / "kept")
+    launcher = replace(LAUNCHER, container="mpi")
+    keep(still_world, archive, spoken(launcher, "one"), phase=Phase.FAILED, code=1)
+    wanted = LogRequest(options=LogOptions(container="foo"), kept=kept)
+    with pytest.raises(NotFound, match="nothing is archived of container foo of demo\n") as gone:
+        Showing(still_world, wanted, archive).rest()
+    assert gone.value.why == (
+        "the pods of demo are gone; kept are the logs of: demo-launcher, of container mpi"
+    )
+    wanted = LogRequest(options=LogOptions(container="mpi"), kept=kept)
+    assert Showing(still_world, wanted, archive).rest() == ["one"]
+
+
 def test_a_log_that_cannot_be_read_is_not_called_silent():
     one = course(LogRequest(options=FOLLOW))
     refused = ClusterError("the API server refused it", why="dial tcp: connection refused")

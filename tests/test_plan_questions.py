@@ -9,7 +9,7 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
 from replacing import replace
 
-from arena_topo import cli
+from arena_topo import Client, cli
 from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
@@ -92,6 +92,21 @@ def test_a_flag_with_gputopology_is_no_question_about_gputopology(plan):
     assert code == 0
     assert "--gputopology" not in out
     assert "\n  first fit by index" in out
+
+
+def test_a_job_without_gputopology_is_compared_without_the_flags_that_imply_it():
+    """A counting scheduler starts a pod for each worker, on GPUs of any model."""
+    state = str(HERE.parent / "docs" / "pictures" / "cluster.yaml")
+    client = Client()
+    usual = client.plan(MPIJob.sketch(workers=4, gpus=1), state=state)
+    asked = MPIJob.sketch(workers=4, gpus=1, pod_shape="fused", max_nodes=1)
+    implied = client.plan(asked, state=state, implied=True)
+    typed = client.plan(asked, state=state)
+    assert [implied.asked, typed.asked] == [False, True]
+    speeds = [[bandwidth.point for _, _, bandwidth in each.others] for each in (usual, implied)]
+    assert speeds[0][1:] == speeds[1][1:]
+    assert implied.plan.placement.bandwidth.point > 50 * max(speeds[1][1:])
+    assert next(iter(typed.others))[2].point == implied.plan.placement.bandwidth.point
 
 
 def test_gputopology_that_is_refused_is_not_implied(plan, tmp_path):

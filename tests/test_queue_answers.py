@@ -27,7 +27,7 @@ from arena_topo.errors import NotNow
 from arena_topo.gang import planning, submission
 from arena_topo.gang.request import Site
 from arena_topo.gang.resume import check_started, resume_job
-from arena_topo.job import MPIJob
+from arena_topo.job import Duration, MPIJob
 from arena_topo.jobs.plan_view import plan_json
 from arena_topo.jobs.proposal import Proposal, propose
 from arena_topo.manifests import (
@@ -498,6 +498,21 @@ def test_why_of_the_head_of_the_queue_shows_what_is_reserved_for_it(world: World
     assert "Reserved for it" not in why_view.explanation_text(late)
 
 
+def test_why_of_the_head_says_why_its_reservation_is_not_where_the_fewest_gpus_are_missing(
+    world: World,
+) -> None:
+    world.runs("short", "node-0/0,1,2", running_timeout=Duration(90))
+    world.runs("long", "node-1/0,1")
+    world.waits("head", 1, 8, age=500)
+    shown = why_view.explanation_text(world.why("head"))
+    assert "\n  node-0  0,1,2,3,4,5,6,7  5 of 8\n" in shown
+    assert (
+        "\nReserved is where the fewest GPU-hours are missing; Nearest counts GPUs, and not for how"
+        " long they are in use.\n"
+    ) in shown
+    assert "when 2 more GPUs of node-1 are free\n" in shown
+
+
 def test_why_of_a_stopped_gang_shows_what_is_reserved_for_its_next_start(world: World) -> None:
     world.runs("small", "node-0/0,1,2,3")
     world.runs("large", "node-1/0,1,2,3,4,5")
@@ -661,7 +676,9 @@ def test_a_reservation_is_named_only_to_a_job_that_it_limits(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("limit", "helps"), [(600, "shorter than 9m"), (0, None), (90, None)], ids=str
+    ("limit", "helps"),
+    [(600, "shorter than 9m"), (150, "shorter than 1m"), (0, None), (90, None)],
+    ids=str,
 )
 def test_advice_about_running_timeout_names_the_time_that_helps(
     world: World, limit: int, helps: str | None
@@ -683,9 +700,11 @@ def test_advice_about_running_timeout_names_the_time_that_helps(
     assert plan_json(refused)["advice"] == advice
     # A gang that does not fit without the reservation either is not helped.
     assert plan_json(world.plan(1, 8))["advice"] == []
-    for asked, verdict in ((530, Verdict.PLACEABLE), (550, Verdict.NOT_NOW)):
+    for asked, verdict in ((limit - 95, Verdict.PLACEABLE), (limit - 50, Verdict.NOT_NOW)):
         if helps:
             assert world.plan(1, 2, running_timeout=asked).verdict is verdict
+    done = submission.submit(world.job("new", 1, 2), world.backend, namespace="default")
+    assert done.nearest == (advice[0] if helps else None)
 
 
 def test_a_gang_that_never_fits_is_ahead_of_no_other(world: World) -> None:

@@ -249,6 +249,31 @@ def test_jobs_of_a_dump_hold_their_gpus_to_their_limit_or_for_as_long_again(simu
     assert "Note: 2 jobs wait at the end, behind jobs that never end" in out
 
 
+def test_a_dump_is_simulated_over_the_network_that_plan_says_and_without_nodes_in_slices(
+    simulate, tmp_path
+):
+    dump = json.loads((Path(__file__).parent / "dumps" / "two-dgx-1.json").read_text())
+    nodes = [item for item in dump["items"] if item["kind"] == "Node"]
+    slices = {"cpu": "96", "nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "56"}
+    mig = {
+        **nodes[0],
+        "metadata": {"name": "mig", "labels": {"nvidia.com/gpu.product": "A100-SXM4-40GB"}},
+        "status": {"capacity": slices, "allocatable": slices},
+    }
+    state, trace = tmp_path / "state.json", tmp_path / "jobs.csv"
+    trace.write_text("job_id,submit_s,duration_s,gpus\na,0,60,16\n")
+    line = (str(trace), "--state", str(state), *WHOLE)
+    state.write_text(json.dumps({**dump, "items": [*nodes, mig]}))
+    code, out, _ = simulate(*line)
+    assert code == 0
+    assert "\nCluster: 2 nodes, 16 usable GPUs: 2 with 8 x V100\nNetwork: TCP, beyond" in out
+    assert "\nNetwork: RDMA, beyond" in simulate(*line, "--network", "rdma")[1]
+    for node in nodes:
+        node["status"]["allocatable"] |= {"rdma/hca": "4"}
+    state.write_text(json.dumps({**dump, "items": nodes}))
+    assert "\nNetwork: RDMA, beyond" in simulate(*line)[1]
+
+
 def test_a_bad_trace_is_refused_with_its_place(simulate, tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("id,when\n1,2\n")

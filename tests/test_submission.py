@@ -671,7 +671,7 @@ def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_cont
     world.api.deny("list mpijobs")
     monkeypatch.setattr(Queue, "watched", lambda _: watched)
     if watched:
-        with pytest.raises(NotNow) as refused:
+        with pytest.raises(NotPossible) as refused:
             replan_job(world.backend, "gang", "default")
         assert "without more bandwidth" not in refused.value.message
         assert "what bandwidth it would get is not known" in refused.value.message

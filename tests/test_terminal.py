@@ -224,7 +224,11 @@ def test_of_many_pods_only_those_are_shown_that_do_not_run():
     [
         (Phase.FAILED, ("Error", "Completed"), "demo is FAILED, 5s"),
         (Phase.SUCCEEDED, ("Completed", "Completed"), "demo is SUCCEEDED, 5s"),
-        (Phase.RUNNING, ("Running", "Completed"), "demo is RUNNING, 5s, 2 of 2 pods run"),
+        (
+            Phase.RUNNING,
+            ("Running", "Completed"),
+            "demo is RUNNING, 5s, 1 of 2 pods runs, 1 has completed",
+        ),
     ],
 )
 def test_no_pod_of_a_job_that_is_over_is_counted_as_running(phase, pods, line):

@@ -493,6 +493,12 @@ def test_emulated_gpus_are_marked_on_every_screen(arena):
         assert "EMULATED" not in err
 
 
+def test_a_node_that_does_not_exist_has_the_exit_code_of_top_node(arena):
+    code, out, err = arena("show", "zzz", "--backend=local", "--emulate=dgx-1-v100")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: there is no node or preset zzz\n")
+
+
 def test_unknown_words_are_answered_with_the_usage(arena):
     assert arena("show", "a", "b") == (
         2,

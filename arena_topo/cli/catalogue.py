@@ -221,7 +221,7 @@ def _own_names() -> dict[str, list[str]]:
     }
 
 
-_LEVELS = ("node", "nvlink", "leaf", "spine", "zone", "region")
+_LEVELS = ("node", "nvlink", "leaf", "spine", "zone", "region", "beyond")
 """What the help of --topology-required names, near to far."""
 
 

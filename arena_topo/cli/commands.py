@@ -42,7 +42,7 @@ from arena_topo.cli.settings import (
     without_overruled_conflicts,
 )
 from arena_topo.cli.settings import read_settings as settings
-from arena_topo.errors import UsageError, near
+from arena_topo.errors import NEAR_WORD, UsageError, near
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
 """Short names of commands, arena's own; they work but are not listed."""
@@ -430,7 +430,7 @@ class ArenaGroup(_DescribedByTyper, TyperGroup):
         names = [*self.list_commands(ctx), *ALIASES]
         return UsageError(
             f'unknown command "{name}" for "{ctx.command_path}"',
-            hint=near(name, names) or f"{ctx.command_path} --help",
+            hint=near(name, names, alike=NEAR_WORD) or f"{ctx.command_path} --help",
         )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -29,13 +29,17 @@ class Session:
     @property
     def emulating(self) -> str:
         """The source of the machines to emulate: the flag, a variable, or a settings file."""
-        origins = (
-            layer.origin for layer in self.layers for name, _ in layer.given if name == "emulate"
-        )
-        origin = next(origins, LINE)
+        origin = self.origin_of("emulate") or LINE
         if origin == LINE:
             return "--emulate"
         return origin if origin in os.environ else f"emulate in {origin}"
+
+    def origin_of(self, *names: str) -> str | None:
+        """The strongest source that gives one of these options; None if none does."""
+        origins = (
+            layer.origin for layer in self.layers for name, _ in layer.given if name in names
+        )
+        return next(origins, None)
 
     def set_deadline(self, seconds: float | None) -> None:
         """Set the deadline of the command, as `Interruption` does."""

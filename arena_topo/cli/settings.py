@@ -177,7 +177,8 @@ def misspelt(variables: Iterable[Callable[[], Mapping[str, tuple[str, ...]]]]) -
             known |= {name for names in of_flags().values() for name in names}
             unknown -= known
     for name in sorted(unknown):
-        hint = near(name, sorted(name for name in known if name.startswith(_OURS)))
+        ours = sorted(name for name in known if name.startswith(_OURS))
+        hint = near(name, ours, prefix=_OURS)
         yield f"there is no variable {name}, which is left out" + (f"; {hint}" if hint else "")
 
 

@@ -12,9 +12,10 @@ from arena_topo.cli.arguments import JobKind
 from arena_topo.cli.name_cache import CachedNames
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.session import Session
+from arena_topo.cli.settings import LINE
 from arena_topo.engines import engine_choice
 from arena_topo.engines.backend import Backend
-from arena_topo.errors import ArenaError, JobNotFound, UsageError, near
+from arena_topo.errors import ArenaError, JobNotFound, NotFound, near
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node, PoolRates, Software
@@ -79,6 +80,24 @@ def calibrations_of_option(names: Iterable[str], session: Session) -> tuple[Pool
     return tuple(engine_choice.read_calibration(name, options) for name in names)
 
 
+_NETWORK_FLAGS = ("fabric", "no_p2p", "no_gdr", "plugin", "calibration")
+
+
+def network_for_engine(described: FabricFile | None, session: Session) -> FabricFile | None:
+    """The network for the engine of the options, with a note if a settings file's is left out.
+
+    The nodes of the local engine have no network. One on the command line is refused when the
+    engine is opened; one in a settings file is of a site's clusters, and not of this machine.
+    """
+    if described is None or engine_choice.engine_of(session.common.options()) == "kubernetes":
+        return described
+    origin = session.origin_of(*_NETWORK_FLAGS)
+    if origin in {None, LINE}:
+        return described
+    session.console.note(f"the network in {origin} is left out: it is not for the local engine")
+    return None
+
+
 def open_engine(
     session: Session,
     *,
@@ -94,7 +113,7 @@ def open_engine(
     time with the patience of one request.
     """
     common = session.common
-    options = replace(common.options(), fabric=fabric)
+    options = replace(common.options(), fabric=network_for_engine(fabric, session))
     if stays:
         options = replace(options, deadline=None)
     if repeating and options.deadline == 0:
@@ -145,7 +164,7 @@ def is_node(preset: str, session: Session) -> bool:
 
 
 def node_or_preset(name: str, cluster: Cluster, *, others: Iterable[str] = ()) -> Node | Machine:
-    """The node of that name, else the preset; UsageError names the nearest, also of `others`."""
+    """The node of that name, else the preset; NotFound names the nearest, also of `others`."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     for node in cluster.nodes:
@@ -154,7 +173,7 @@ def node_or_preset(name: str, cluster: Cluster, *, others: Iterable[str] = ()) -
     if name in presets.preset_names():
         return presets.preset_machine(name, name)
     names = [*(str(node.name) for node in cluster.nodes), *presets.preset_names(), *others]
-    raise UsageError(
+    raise NotFound(
         f"there is no node or preset {name}",
         hint=near(name, names)
         or f"nodes: {PROGRAM} topology show; presets: {PROGRAM} topology presets",

@@ -87,7 +87,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     `forecast` is the recorded placement with its promised bandwidth. `reason` is a sentence: why
     the job waits or failed. `deadline` is when the engine ends a running job, None if that is not
     known. `exit_code` and `command` are those of the launcher, if known. `stopped` are the pods
-    that a suspended job had, as far as their logs still exist. `last_stop` is when and why the
+    that a suspended job had, as far as their logs still exist. `replicas` is the number of worker
+    pods that it asks for, 0 where that is not known. `last_stop` is when and why the
     controller last stopped it. `until` is when its patience ends, if that is why it waits.
     `training` is what its request says of its training, as it is recorded; None if nothing.
     """
@@ -102,6 +103,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...] = ()
     stopped: tuple[Instance, ...] = ()
     priority: str = "N/A"
+    replicas: int = 0
     request_gpus: int = 0
     allocated_gpus: int = 0
     forecast: PlacementForecast | None = None

@@ -360,14 +360,14 @@ def to_create(job: MPIJob, site: Site) -> Decision:
     """
     if not job.gputopology:
         return decide_new(job, site, QueueView(left=NO_NODES))
-    queue = QueueView(left=queue_for_new_job(job, site).left)
+    queue = queue_for_new_job(job, site)
     try:
-        return decide_new(job, site, queue)
+        return decide_new(job, site, QueueView(left=queue.left))
     except Unplaceable as refused:
         if refused.verdict is not Verdict.NOT_NOW:
             raise
-        cause = in_words(refused.sentence)
-        return decision_to_wait(job, site, queue.left, cause, nearest=refused.nearest)
+        cause, nearest = in_words(refused.sentence), or_backfill(refused.nearest, job, queue, site)
+        return decision_to_wait(job, site, queue.left, cause, nearest=nearest)
 
 
 def check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
@@ -413,11 +413,12 @@ def queue_for_new_job(job: MPIJob, site: Site) -> QueueView:
         )
     with suppress(AccessDenied):
         if queue is not None:
-            return _queue_of(queue.read(), queue, site, job)
+            return queue_seen_by_new_job(queue.read(), queue, site, job)
     return QueueView(left=backend.cluster())
 
 
-def _queue_of(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob) -> QueueView:
+def queue_seen_by_new_job(view: Snapshot, queue: QueueFacts, site: Site, job: MPIJob) -> QueueView:
+    """The queue of a snapshot as a job at a site sees it that is yet to be submitted."""
     priority = queue.priority(job.priority)
     mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
     head = head_of_queue(view, queue, site)
@@ -448,7 +449,7 @@ def queue_behind(
 
 def queue_in_dumps(queue: DumpedQueue, namespace: str, job: MPIJob = SOME_JOB) -> QueueView:
     """The queue in dumps as a job sees it that is yet to be submitted, as on a living cluster."""
-    view = _queue_of(queue.snapshot, queue, Site(namespace=namespace), job)
+    view = queue_seen_by_new_job(queue.snapshot, queue, Site(namespace=namespace), job)
     doubts = queue.doubts(job.priority)
     return replace(view, left=replace(view.left, notes=(*view.left.notes, *doubts)))
 
@@ -465,12 +466,17 @@ def backfill(job: MPIJob, queue: QueueView, site: Site) -> str | None:
     return None if fit(shaped, queue.whole, site) is None else advice
 
 
+def or_backfill(nearest: str | None, job: MPIJob, queue: QueueView, site: Site) -> str | None:
+    """What would let a gang that was refused start now: the nearest change, or a time limit."""
+    return "; or ".join(filter(None, (nearest, backfill(job, queue, site)))) or None
+
+
 def backfill_advice(opening: float | None) -> str | None:
     """Which --running-timeout helps while GPUs are reserved for a gang that starts in so long.
 
     `opening` is in seconds, None if it is not known.
     """
-    if opening is None or opening < 2 * _MINUTE:
+    if opening is None or opening < _MINUTE:
         return None
     # A job that ends before the other can start delays nobody.
     limit = duration(opening - opening % _MINUTE)

@@ -11,7 +11,7 @@ from arena_topo.clusters.rules import pod_over
 from arena_topo.engines import Phase
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
-from arena_topo.errors import AccessDenied, ArenaError, NotNow, NotPossible, command
+from arena_topo.errors import AccessDenied, ArenaError, NoGain, NotNow, NotPossible, command
 from arena_topo.gang import UNWATCHED, Watcher
 from arena_topo.gang.named_placement import constraint
 from arena_topo.gang.planning import check_possible
@@ -53,8 +53,8 @@ def replan_job(
 
     `avoid` are nodes, and `on` is a placement: they count for this start alone. NotPossible for a
     job that is over or not placed, or whose start another system decides. NotNow, or Unplaceable
-    (NEVER), if it has no other placement now, or (without `force`, `avoid` and `on`) if its
-    bandwidth would be in no higher band: then it goes on running.
+    (NEVER), if it has no other placement now, and, without `force`, `avoid` and `on`, the errors of
+    `check_gain`: then it goes on running.
     """
     move, limit = _foreseen(backend, name, namespace, avoid, on)
     if not force:
@@ -126,24 +126,26 @@ def _foreseen(
 
 
 def check_gain(move: Move, name: str, *, constrained: bool) -> None:
-    """Raise NotNow, with both bandwidths, for a move that may restart a job for nothing.
+    """Raise NoGain, with both bandwidths, for a move that would restart a job for nothing.
 
-    A person who names nodes or GPUs has a reason of another kind.
+    NotPossible if its new bandwidth is not known. A person who names nodes or GPUs has a reason of
+    another kind.
     """
     if constrained or move.pays or move.before is None:
         return
     now = estimates.planned_and_worst(move.before) or "no bandwidth, as one GPU has no peer"
     again = f"{name} would start again from its beginning"
+    hint = "--avoid NODE moves it off a node, --on to GPUs of your choice; --force restarts it"
     if move.after is None:
-        text = f"{again}, and what bandwidth it would get is not known, so it goes on"
-        why = f"now {now}; the controller alone sees all jobs, and chooses its GPUs"
-    else:
-        text = f"{again} without more bandwidth, so it goes on"
-        why = f"now {now}; replanned {estimates.planned_and_worst(move.after) or 'none'}"
-    raise NotNow(
-        text,
-        why=why,
-        hint="--avoid NODE moves it off a node, --on to GPUs of your choice; --force restarts it",
+        raise NotPossible(
+            f"{again}, and what bandwidth it would get is not known, so it goes on",
+            why=f"now {now}; the controller alone sees all jobs, and chooses its GPUs",
+            hint=hint,
+        )
+    raise NoGain(
+        f"{again} without more bandwidth, so it goes on",
+        why=f"now {now}; replanned {estimates.planned_and_worst(move.after) or 'none'}",
+        hint=hint,
     )
 
 

@@ -36,6 +36,8 @@ from arena_topo.gang.planning import (
     check_possible,
     decision_to_wait,
     head_of_queue,
+    or_backfill,
+    queue_seen_by_new_job,
     render_decision,
     to_create,
 )
@@ -218,6 +220,10 @@ class _Submission:
             if "suspend" in lacks:
                 return self._unsuspendable(starter, job, mine)
             decision = starter.decide(job, mine, view)
+            if decision.placement is None and decision.wait is None:
+                seen = queue_seen_by_new_job(view, self.queue, site, self.job)
+                nearest = or_backfill(decision.nearest, self.job, seen, site)
+                decision = replace(decision, nearest=nearest)
         planned = render_decision(decision, site)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -561,14 +561,15 @@ class MPIJob:
     )
     topology_required: str = _chosen(
         "",
-        "Level that all workers must share: node, nvlink, leaf, spine, zone, region or a name from"
-        " --fabric.",
+        "Level that all workers must share: node, nvlink, leaf, spine, zone, region, a name from"
+        " --fabric, or beyond (any nodes).",
         "LEVEL",
         completes="levels",
     )
     topology_preferred: str = _chosen(
         "",
-        "Level that all workers share wherever possible, even with less bandwidth.",
+        "Level that all workers share wherever possible, even with less bandwidth; words as of"
+        " --topology-required.",
         "LEVEL",
         completes="levels",
     )
@@ -763,6 +764,14 @@ class MPIJob:
         """
         placed = {"gputopology": True} if implying_placement(fields) else {}
         return cls(**SKETCH | fields | placed)
+
+    def without_choices(self) -> Self:
+        """The job without the choices that make sense with --gputopology alone."""
+        needing = [name for name, of in flags_of(MPIJob).items() if "--gputopology" in of.needs]
+        defaults: dict[str, Any] = {
+            name: MPIJob.__dataclass_fields__[name].default for name in needing
+        }
+        return replace(self, **defaults)
 
     @property
     def on_host_network(self) -> bool:

@@ -503,7 +503,8 @@ class Shown:
                 return self._served(kept)
             others = self._kept().kept(self._backend.place, self._namespace, self._name)
             if uid is None and others:
-                raise pod_selection.not_archived_error(self._asked.instance, others[0]) from None
+                pod, container = self._asked.instance, self._asked.options.container
+                raise pod_selection.not_archived_error(pod, container, others[0]) from None
             raise
 
     def _see(self, job: JobStatus) -> None:
@@ -524,10 +525,11 @@ class Shown:
 
         A note tells the time span that they cover.
         """
-        archive = self._kept()
+        archive, container = self._kept(), self._asked.options.container
         jobs = archive.kept(self._backend.place, self._namespace, self._name)
         for index, job in enumerate(jobs):
-            if uid in {None, job.uid} and any(map(self._asks(job.slots or None), job.sources)):
+            logs = filter(self._asks(job.slots or None), job.sources)
+            if uid in {None, job.uid} and any(container in {None, log.container} for log in logs):
                 older = len(jobs) - index - 1
                 self._tell(
                     notices.archive_note(

@@ -9,6 +9,7 @@ from arena_topo.engines.backend import Backend
 from arena_topo.engines.goals import Start, start_of, start_phrase
 from arena_topo.errors import NotFound, UsageError, command
 from arena_topo.joblogs.notices import pods_text
+from arena_topo.words import listed
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
@@ -119,11 +120,18 @@ def first_run(kept: Kept) -> NotFound:
     )
 
 
-def not_archived_error(pod: str | None, kept: Kept) -> NotFound:
+def not_archived_error(pod: str | None, container: str | None, kept: Kept) -> NotFound:
     """The error for an archived job without the wanted logs."""
     pods = pods_text(source.pod for source in kept.sources)
+    containers = ""
+    if container is not None:
+        names = dict.fromkeys(source.container for source in kept.sources)
+        containers = f", of {listed([f'container {name}' for name in names])}"
+    what = f"the log of {pod}" if pod else "these logs"
+    if container is not None:
+        what = f"container {container} of {pod or kept.name}"
     return NotFound(
-        f"nothing is archived of {f'the log of {pod}' if pod else 'these logs'}",
-        why=f"the pods of {kept.name} are gone; kept are the logs of: {pods}",
+        f"nothing is archived of {what}",
+        why=f"the pods of {kept.name} are gone; kept are the logs of: {pods}{containers}",
         hint=f"to see them: {command('logs --kept --all', kept.name, namespace=kept.namespace)}",
     )

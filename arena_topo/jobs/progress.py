@@ -16,12 +16,18 @@ from arena_topo.layout import align, clock, duration, fold, state, table
 from arena_topo.words import portion
 
 
-def running(status: JobStatus) -> tuple[int, int]:
-    """The number of a job's pods that run or have completed, and the number of all."""
-    well = sum(
-        instance.status in {"Running", "Completed", "Succeeded"} for instance in status.instances
+def running(status: JobStatus) -> tuple[int, int, int]:
+    """The number of a job's pods that run, of those that have completed, and of all."""
+    states = [instance.status for instance in status.instances]
+    return (
+        states.count("Running"),
+        states.count("Completed") + states.count("Succeeded"),
+        len(states),
     )
-    return well, len(status.instances)
+
+
+def _completed(pods: int) -> str:
+    return f", {pods} {'has' if pods == 1 else 'have'} completed" if pods else ""
 
 
 def progress_line(status: JobStatus, *, now: float) -> str:
@@ -30,7 +36,8 @@ def progress_line(status: JobStatus, *, now: float) -> str:
     if status.phase.over:
         words.append(f"after {duration(job_duration(status, now))}")
     elif status.instances:
-        words.append("{} of {} pods run".format(*running(status)))
+        run, completed, pods = running(status)
+        words.append(f"{run} of {pods} pods run{_completed(completed)}")
     if status.reason and why_not_running(status) is not None:
         words.append(one_line(status.reason))
     return "  ".join(words)
@@ -43,11 +50,11 @@ def phase_sentence(status: JobStatus) -> str:
 
 def progress_screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
     """The status of a job in a sentence, and its pods; of many only those that do not run."""
-    well, pods = running(status)
+    run, completed, pods = running(status)
     line = f"{status.name} is {state(status.phase.value)}, {duration(job_duration(status, now))}"
     # The pods of a job that is over have ended, each in its own way, which its row says.
     if pods and not status.phase.over:
-        line += f", {portion(well, pods, 'pod', noun='runs', many='run')}"
+        line += f", {portion(run, pods, 'pod', noun='runs', many='run')}{_completed(completed)}"
     if status.reason and why_not_running(status) is not None:
         line += f": {one_line(status.reason)}"
     shown = [

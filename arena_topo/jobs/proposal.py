@@ -241,6 +241,8 @@ def propose(
         request,
         others,
         set_aside_for_topology(job, cluster) if apart else {},
+        # Nor has it what the flags choose that need --gputopology, such as other pods.
+        plain=request_of(job.without_choices(), cluster, site) if apart else None,
         blind=request.blind and plan is not None and not _has_gpus(plan),
     )
     free = shape.choose_pod_shape(job, cluster.idle(), site) if on else job
@@ -328,20 +330,19 @@ def compare_schedulers(
     cluster: Cluster,
     set_aside: Mapping[NodeName, Reason] | None = None,
     *,
+    plain: Request | None = None,
     blind: bool = False,
 ) -> SchedulerComparison:
     """The best placement on the empty cluster, and the baselines on the cluster as it is now.
 
-    The baselines ignore --min-bandwidth, as they do not know bandwidths. `set_aside` are the nodes
-    that a job without --gputopology may not use, for a job of that kind. `blind` is as in the
-    result.
+    The baselines ignore --min-bandwidth, as they do not know bandwidths. They place `plain`,
+    if the job would be another for them. `set_aside` are the nodes that a job without --gputopology
+    may not use, for a job of that kind. `blind` is as in the result.
     """
-    excluded = set_aside or request.excluded
+    compared, now = plain or request, Solver.of(cluster)
     request = structs.replace(request, blind=blind)
-    counted, now = (
-        structs.replace(request, min_bandwidth=0.0, excluded=excluded),
-        Solver.of(cluster),
-    )
+    excluded = set_aside or compared.excluded
+    counted = structs.replace(compared, min_bandwidth=0.0, excluded=excluded, blind=blind)
     return SchedulerComparison(
         best_empty=Solver(cluster.idle()).find(request),
         first_fit=now.first_fit(counted),

@@ -28,7 +28,7 @@ from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
-from arena_topo.errors import NotNow
+from arena_topo.errors import NoGain, NotNow
 from arena_topo.flag import Flag
 from arena_topo.gang import Watcher
 from arena_topo.jobs import view
@@ -130,6 +130,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
     The job starts from its beginning, or from a checkpoint that its program loads. Where its new
     GPUs would not give clearly more bandwidth it goes on, unless --avoid, --on or --force is given.
     A job that has to wait after all then gets any GPUs: --avoid and --on count for this start.
+    That a job goes on for this reason is no failure: the exit code is 0.
 
     Examples:
       # What would the job gain?
@@ -150,7 +151,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
             console.screen(view.move(foreseen, name))
             if not moving.force:
                 check_gain(foreseen, name, constrained=any(wish.values()))
-        except NotNow as error:
+        except (NotNow, NoGain) as error:
             # That the job would stay is the answer, and no error.
             console.screen(layout.refusal(error, console.width) + "\n")
             code = error.exit_code
@@ -158,6 +159,14 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
         raise typer.Exit(code)
 
     def move(backend: Backend, name: str, namespace: str) -> None:
+        try:
+            restart(backend, name, namespace)
+        except NoGain as stays:
+            console.info(layout.refusal(stays, console.width))
+            if session.common.quiet:
+                console.write(_changed(name, "", brief=True))
+
+    def restart(backend: Backend, name: str, namespace: str) -> None:
         done = _changed(name, "replanned", brief=session.common.quiet)
         if moving.dry_run:
             look(backend, name, namespace)

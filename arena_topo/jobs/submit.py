@@ -33,6 +33,7 @@ from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFla
 from arena_topo.cli.targets import (
     calibrations_of_option,
     namespace_of,
+    network_for_engine,
     network_of_option,
     open_engine,
 )
@@ -471,7 +472,10 @@ def _world(
 ) -> tuple[QueueView | None, Backend | None, str]:
     """The queue in a dump as a job sees it, or the engine; and the namespace."""
     session.set_deadline(session.common.timeout)
-    options = replace(session.common.options(), fabric=offline.network(session))
+    network = offline.network(session)
+    if not offline.state:
+        network = network_for_engine(network, session)
+    options = replace(session.common.options(), fabric=network)
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )

@@ -580,8 +580,10 @@ def _shape(status: JobStatus) -> str:
     forecast = status.forecast
     if forecast is not None and forecast.workers and status.request_gpus:
         return f"{len(forecast.workers)}x{slots_of(forecast, status)}"
-    workers = _workers(status)
-    return f"{len(workers)}x{max(worker.gpus for worker in workers)}" if workers else NOTHING
+    if workers := _workers(status):
+        return f"{len(workers)}x{max(worker.gpus for worker in workers)}"
+    replicas = status.replicas
+    return f"{replicas}x{status.request_gpus // replicas}" if replicas else NOTHING
 
 
 def run_time(status: JobStatus, now: float) -> float | None:

@@ -106,12 +106,8 @@ def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
             console.info(training_line(done.training))
     if status is None:
         console.warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif not waits and not placed and (trouble := view.why_not_running(status)) is not None:
-        from arena_topo.engines.kubernetes.mpijob import NO_PODS  # noqa: PLC0415 - rarely needed
-
-        # Right after a submission that is no trouble.
-        if status.reason != NO_PODS:
-            console.info(trouble)
+    elif (trouble := _trouble(done, waits=waits)) is not None:
+        console.info(trouble)
     if done.wait is not None:
         until, waited = layout.clock(done.wait.until), f"for {done.wait}"
         text = f"It waits until {until} at most {waited}; --patience 0 starts at once"
@@ -127,6 +123,23 @@ def summarise(console: Console, done: Submitted, *, waits: bool) -> None:
         )
     if done.starter is not None:
         console.info(layout.fold(f"  {done.starter}", wrap_columns(console.stderr)))
+
+
+def _trouble(done: Submitted, *, waits: bool) -> str | None:
+    """Why a submitted job has no placement yet, in a line; None if it has one, or just begins.
+
+    `waits`: the command waits, and shows by itself how a job starts that needs no placement.
+    """
+    from arena_topo.engines.kubernetes.mpijob import NO_PODS  # noqa: PLC0415 - rarely needed
+
+    status = done.status
+    forecast = (status.forecast if status else None) or done.plan.forecast
+    # Right after a submission it is no trouble that there are no pods.
+    if status is None or status.reason == NO_PODS or (forecast is not None and forecast.workers):
+        return None
+    if waits and not status.waits:
+        return None
+    return view.why_not_running(status)
 
 
 def wait_for_end(
@@ -149,6 +162,7 @@ def wait_for_end(
     known = done and ((done.status and done.status.forecast) or done.plan.forecast)
     placed, latest = known.workers if known else (), None
     sight, shows = Freshness(), console.shows_progress
+    summarised = None if done is None else _trouble(done, waits=True)
 
     def seen(status: JobStatus) -> None:
         nonlocal placed, latest
@@ -162,8 +176,10 @@ def wait_for_end(
             )
 
     def show_progress(status: JobStatus) -> None:
-        if not shows or status.phase.over:
-            console.info(progress.phase_sentence(status))
+        nonlocal summarised
+        sentence, before, summarised = progress.phase_sentence(status), summarised, None
+        if (not shows and sentence != before) or status.phase.over:
+            console.info(sentence)
         if status.phase.over:
             ended(status)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from arena_topo.errors import UsageError
+from arena_topo.layout import go_json
 from arena_topo.manifests import Manifest, templates
 from arena_topo.topology import published
 
@@ -83,6 +84,11 @@ class Installation:
     image_pull_secrets: tuple[str, ...] = ()
 
 
+MAX_APPLIED_BYTES = (256 << 10) - 1024
+"""Bytes of a fabric file as JSON that surely fit into the annotation in which `kubectl apply`
+stores a copy of its ConfigMap: all annotations of an object have 256 KiB (kubernetes,
+apimachinery, pkg/api/validation: TotalAnnotationSizeLimitB), and 1 KiB is for the rest of it."""
+
 _IMAGE = re.compile(
     r"[A-Za-z0-9][\w.-]*(?::[0-9]+)?(?:/[\w.-]+)*(?::\w[\w.-]*)?"
     r"(?P<digest>@sha256:[0-9a-f]{64}|@sha512:[0-9a-f]{128})?",
@@ -103,11 +109,17 @@ def check_installation(installation: Installation) -> tuple[str, ...]:
             " the Dockerfile of arena-topo builds one; without image: --without-controller"
             " --without-agent",
         )
+    notes = []
     if match is not None and match["digest"] is None and runs:
-        return (
-            f"{image} can become another image at any time: name it by its digest, NAME@sha256:...",
+        notes.append(
+            f"{image} can become another image at any time: name it by its digest, NAME@sha256:..."
         )
-    return ()
+    if installation.controller and len(go_json(installation.fabric).encode()) > MAX_APPLIED_BYTES:
+        notes.append(
+            "the fabric file is too large for the annotation in which kubectl apply stores a copy"
+            " of it: apply this with kubectl apply --server-side -f -, or shorten the file"
+        )
+    return tuple(notes)
 
 
 def installation_yaml(installation: Installation) -> str:

@@ -44,8 +44,8 @@ _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
 _LEGEND = """\
 SHAPE: pods x GPUs; GB/s: full speed {network}
-WHOLE, EMPTY: gangs that fit at full speed at once, now and on the empty cluster
-COUNTED: gangs that fit by numbers of free GPUs alone
+WHOLE, EMPTY: gangs of this SHAPE at full speed, now and on the empty cluster
+COUNTED: gangs of this SHAPE that fit by numbers of free GPUs alone
 BEST NOW: what one gang of any shape gets, whatever GPUs the kubelet picks
 PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / {partly}
 """
@@ -65,8 +65,9 @@ class Gang:
 
     The shape is `workers` x `gpus`: one node if it is large enough, else nodes with the largest
     power of two of GPUs that a machine has. `full` is GB/s of the gang on the empty cluster, None
-    for a single GPU. The number of gangs that fit at once at that speed is `whole` now and
-    `whole_empty` on the empty cluster; `counted` fit now by numbers of GPUs alone, at any speed.
+    for a single GPU. The number of gangs of this shape that fit at once at that speed is `whole`
+    now and `whole_empty` on the empty cluster; `counted` fit now by numbers of GPUs alone, at any
+    speed.
     `best` is GB/s of all-reduce bus bandwidth of one gang of this size now, in any shape, as
     planned, on `nodes` nodes that meet at level `tier`; `usable` is what it gets in any case, if
     the kubelet picks GPUs. All four are None if no gang fits.
@@ -83,6 +84,13 @@ class Gang:
     usable: float | None = None
     nodes: int | None = None
     tier: str | None = None
+
+    @property
+    def gets_full_speed(self) -> bool:
+        """Whether a gang of this size gets its full speed now, in this shape or in another."""
+        if self.whole or self.full is None or self.usable is None:
+            return self.whole > 0
+        return band(self.usable) >= band(self.full)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -165,8 +173,8 @@ class CombinableNodes:
 
     @property
     def largest(self) -> int:
-        """The GPUs of the largest gang that fits at full speed; 0 if no gang does."""
-        return max((gang.size for gang in self.gangs if gang.whole), default=0)
+        """The GPUs of the largest gang that gets full speed in any shape; 0 if no gang does."""
+        return max((gang.size for gang in self.gangs if gang.gets_full_speed), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +230,7 @@ def _kind(cluster: Cluster, site: Site) -> CombinableNodes:
     )
     missing, release = None, None
     for gang in gangs:
-        if gang.size > free or not gang.whole_empty or gang.whole:
+        if gang.size > free or not gang.whole_empty or gang.gets_full_speed:
             continue
         request = structs.replace(asked(gang.workers, gang.gpus), min_bandwidth=gang.full or 0.0)
         # If GPUs are only counted, fewer gangs are certain than a single placement would suggest.
@@ -523,8 +531,9 @@ def fragmentation_json(result: Fragmentation, *, emulated: bool = False) -> dict
     `reservedGPUs` (free, but for the gangs `reservedFor`) and `strandedGPUs`, the
     `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed` the rate of their
     NVLinks is a guess. `gangs`: by `size` the compact shape `workers` x `gpusPerWorker`, its
-    `fullGBps` on the empty cluster, how many fit at once at that speed (`whole`, and `wholeEmpty`
-    on the empty cluster), by numbers alone (`counted`), and what one gang of any shape gets now:
+    `fullGBps` on the empty cluster, how many of this shape fit at once at that speed (`whole`, and
+    `wholeEmpty` on the empty cluster), by numbers alone (`counted`), and what one gang of any shape
+    gets now:
     `bestGBps` as planned, `usableGBps` whatever GPUs the kubelet picks, on `bestNodes` nodes within
     `bestTier`; null if no gang fits, or for a single GPU. `sets` and those of
     `nodes`: disjoint sets by `size`, `whole`, `broken`, and `most` of the empty machines. `nodes`

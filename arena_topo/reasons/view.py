@@ -60,6 +60,7 @@ def explanation_text(explanation: Explanation, *, width: int | None = None) -> s
             2,
         ),
         *_own_reservation(explanation),
+        _folded(_why_there(explanation), width, 2),
         _folded(_turn(explanation), width, 4),
         _folded(
             [f"Nearest: it {one_line(explanation.nearest)}"] if explanation.nearest else [],
@@ -154,6 +155,19 @@ def _own_reservation(explanation: Explanation) -> Iterator[str]:
     are = "is" if gpus - free == 1 else "are"
     title = f"Reserved for it: {counted(gpus, 'GPU')}; {gpus - free} {are} still in use"
     yield align([title, *table(("NODE", "GPUS", "FREE"), rows, indent="  ")])
+
+
+def _why_there(explanation: Explanation) -> Iterator[str]:
+    """Why the reservation of the head may be on other nodes than the nearest change."""
+    turn, reserved = explanation.turn, {entry.node for entry in explanation.own}
+    if turn is None or turn.place > 1 or not reserved or explanation.nearest is None:
+        return
+    used = chain(*(holder.gpus_on for holder in explanation.holders), explanation.unnamed_on)
+    if not reserved.issuperset(used):
+        yield (
+            "Reserved is where the fewest GPU-hours are missing; Nearest counts GPUs, and not for"
+            " how long they are in use."
+        )
 
 
 def _where(holder: BlockingHolder, *, unread: str) -> str:

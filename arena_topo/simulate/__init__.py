@@ -82,8 +82,9 @@ class SimulationRequest:
     )
     queue: str = _option(
         "gpu-hours",
-        "What the head of the queue reserves: GPUs where the fewest gpu-hours are missing, or the"
-        " fewest gpus, those of the emptied cluster, none, or all (strict).",
+        "What the head of the queue reserves: GPUs where the fewest GPU-hours are missing"
+        " (gpu-hours) or the fewest GPUs (gpus), those of the emptied cluster (emptied), nothing"
+        " (none), or everything (strict).",
         "RULE,...",
         choices=QUEUE_NAMES,
         completes="choices",
@@ -101,8 +102,10 @@ class SimulationRequest:
     window: str = _option(
         "20%-80%", "Measure the jobs between these shares of the submissions.", "FROM-TO"
     )
-    network: Wire = _option(
-        Wire.RDMA, "The transport between nodes, and with --nodes their network."
+    network: Wire | None = _option(
+        None,
+        "The transport between nodes, and with --nodes their network (default rdma; with --state"
+        " tcp, unless all nodes offer pods RDMA).",
     )
     durations: Durations = _option(
         Durations.BEST,

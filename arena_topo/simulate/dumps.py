@@ -19,8 +19,8 @@ def read_running_cluster(
 ) -> tuple[Cluster, tuple[RunningJob, ...]]:
     """The cluster of dumps without any pod, and what runs on it, with the time since its start.
 
-    Nodes that take no pods are left out. The newest start of a pod counts as now. UsageError if the
-    dumps have no usable GPU.
+    Nodes that take no pods, and those without a whole GPU, are left out. The newest start of a pod
+    counts as now. UsageError if the dumps have no usable GPU.
     """
     source = ", ".join(paths)
     records = list(dump.read_dumps(paths))
@@ -29,7 +29,11 @@ def read_running_cluster(
     idle = observed.cluster(
         (record for record in records if not isinstance(record, used)), source=source, file=fabric
     )
-    nodes = tuple(node for node in idle.nodes if node.unavailable is None and node.shared is None)
+    nodes = tuple(
+        node
+        for node in idle.nodes
+        if node.unavailable is None and node.shared is None and node.machine.gpus
+    )
     if not any(node.free_count for node in nodes):
         raise UsageError(f"{source}: the dump has no node with usable GPUs")
     idle = replace(idle, nodes=nodes)

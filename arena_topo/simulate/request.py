@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from arena_topo.bandwidth import Wire
 from arena_topo.errors import InvalidValue, UsageError, near
 from arena_topo.job import Duration
 from arena_topo.simulate import Durations, ReplayPolicy, SimulationRequest
@@ -52,12 +53,16 @@ def plan_of(
         )
 
         cluster, running = read_running_cluster(request.state, fabric)
-        network = f"{request.network.upper()}, {network_text(cluster)}"
+        # As `plan` on the same dump: no pod gets RDMA from nodes that offer none.
+        offered = Wire.RDMA if all(node.rdma for node in cluster.nodes) else Wire.TCP
+        wire = request.network or offered
+        network = f"{wire.upper()}, {network_text(cluster)}"
     else:
-        cluster, running = emulated_cluster(request.nodes, request.network, pools), ()
-        network = NETWORKS[request.network].text
+        wire = request.network or Wire.RDMA
+        cluster, running = emulated_cluster(request.nodes, wire, pools), ()
+        network = NETWORKS[wire].text
     for pool in pools:
-        if pool.wire != request.network or all(node.machine.pool != pool for node in cluster.nodes):
+        if pool.wire != wire or all(node.machine.pool != pool for node in cluster.nodes):
             raise UsageError(
                 f"calibration {pool.name} fits nothing in this simulation",
                 why=f"it is of nodes with {pool.gpus} x {pool.model or 'GPU'} over"
@@ -67,7 +72,7 @@ def plan_of(
         network += f"; {pool}"
     rules = ReplayRules(
         cluster=cluster,
-        wire=request.network,
+        wire=wire,
         running=running,
         as_run=request.durations is Durations.AS_RUN,
         speeds=_speeds(request.speed),

@@ -246,7 +246,7 @@ def job_status(mpijob: Object, pods: Iterable[Object]) -> JobStatus:
     code = _exit_code(chief)
     if phase is Phase.SUCCEEDED and code is None:
         code = 0
-    finished = seconds(job.status.completion_time)
+    finished, replicas = seconds(job.status.completion_time), worker_replicas(mpijob)
     if phase.over and finished is None:
         finished = _finish(chief) or _changed(job, phase)
     return JobStatus(
@@ -258,6 +258,7 @@ def job_status(mpijob: Object, pods: Iterable[Object]) -> JobStatus:
         finished=finished if phase.over else None,
         instances=instances,
         priority=spec.get("priorityClassName") or "N/A",
+        replicas=max(0, replicas) if isinstance(replicas, int) else 0,
         request_gpus=_requested(mpijob, meta.annotations, instances, spec),
         allocated_gpus=sum(instance.gpus for instance in instances if instance.holds_gpus),
         forecast=forecast,

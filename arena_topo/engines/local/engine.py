@@ -773,6 +773,7 @@ class LocalBackend:
             instances=() if suspended else pods,
             stopped=pods if suspended and begun else (),
             priority=submission.priority or "N/A",
+            replicas=submission.workers,
             request_gpus=submission.workers * submission.gpus,
             allocated_gpus=submission.workers * submission.gpus if phase is Phase.RUNNING else 0,
             forecast=forecast,
