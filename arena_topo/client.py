@@ -339,19 +339,21 @@ class Client:
         for limit, number in (("tail", tail), ("since", since)):
             if number is not None and number < 0:
                 raise UsageError(f"{limit} is invalid", why=f"{number} is less than 0")
-        asked = LogRequest(
+        request = LogRequest(
             instance=instance,
-            everyone=everyone,
+            all_pods=everyone,
             only=ranks.parse_only(_words(only)) if only else None,
             tags=True,
-            keep=keep,
+            to_archive=keep,
             options=LogOptions(
                 follow=follow, tail=tail, since=since, container=container, previous=previous
             ),
         )
         backend = engine_choice.choose_engine(self.options, tell=self.tell)
         where = backend.default_namespace()
-        shown = following.Shown(backend, name, where, asked, tell=lambda note: self.tell(note.text))
+        shown = following.RequestedLines(
+            backend, name, where, request, tell=lambda note: self.tell(note.text)
+        )
         return Logs(shown, job=name, namespace=where, done=backend.close)
 
     # ------------------------------------------------------------ nodes and the cluster
@@ -525,7 +527,7 @@ class Logs(Iterator[LogLine]):
     """
 
     def __init__(
-        self, shown: following.Shown, *, job: str, namespace: str, done: Callable[[], None]
+        self, shown: following.RequestedLines, *, job: str, namespace: str, done: Callable[[], None]
     ) -> None:
         """No request is sent before the first line is read; `done` is called after the last."""
         self._shown = shown
@@ -563,7 +565,7 @@ class Logs(Iterator[LogLine]):
 
 
 def _lines(
-    shown: following.Shown,
+    shown: following.RequestedLines,
     records: log_view.Records,
     closed: threading.Event,
     done: Callable[[], None],

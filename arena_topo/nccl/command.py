@@ -87,7 +87,7 @@ def show_nccl_of_job(
     backend: Backend,
     name: str,
     namespace: str,
-    asked: LogRequest,
+    request: LogRequest,
     *,
     known: list[JobStatus],
     waits: Waits,
@@ -109,12 +109,14 @@ def show_nccl_of_job(
         if note.warns or note.turn is None:
             (console.warn if note.warns else console.event)(note.text)
 
-    everyone = asked.instance is None and asked.only is None
-    asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = follow.Shown(backend, name, namespace, asked, tell=output, seen=store, waits=waits.see)
+    all_pods = request.instance is None and request.only is None
+    request = replace(request, all_pods=request.all_pods or all_pods, fold=False)
+    lines = follow.RequestedLines(
+        backend, name, namespace, request, tell=output, seen=store, waits=waits.see
+    )
     reader, tests = NcclReader(), TableReader()
     batches: Any = iter(lines)
-    progress = _Progress(reader) if asked.options.follow and not table else None
+    progress = _Progress(reader) if request.options.follow and not table else None
     # Streams left before their end are closed here, not by the garbage collector.
     with closing(batches):
         for batch in batches:

@@ -50,7 +50,7 @@ from arena_topo.gang.loss import (
     troubled,
 )
 from arena_topo.job import NodeLoss
-from arena_topo.joblogs import on_launcher
+from arena_topo.joblogs import ranks_on_launcher
 from arena_topo.layout import clock, duration
 from arena_topo.manifests import (
     GATE,
@@ -323,7 +323,7 @@ _NO_SLOTS = re.compile(r"not enough slots available in the system to satisfy the
 
 def _hostfile_not_read(case: Case) -> Words | None:
     """The proof that mpirun knew nothing of the workers."""
-    search = on_launcher.RanksOnLauncher(case.status)
+    search = ranks_on_launcher.RanksOnLauncher(case.status)
     if any(map(search.see, case.start)):
         return {"what": search.sentence or ""}
     wanted = _NO_SLOTS.search(case.log.text) if case.log is not None else None
@@ -767,7 +767,7 @@ def _starting(case: Case) -> Words | None:
 RULES = (
     # ended
     Rule(Code.DELETING, _deleting, "the job is being deleted"),
-    Rule(Code.HOSTFILE_NOT_READ, _hostfile_not_read, hint=on_launcher.HOSTFILE_HINT),
+    Rule(Code.HOSTFILE_NOT_READ, _hostfile_not_read, hint=ranks_on_launcher.HOSTFILE_HINT),
     Rule(
         Code.SUCCEEDED,
         lambda case: _when(case.status.phase is Phase.SUCCEEDED),
