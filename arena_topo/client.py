@@ -25,7 +25,7 @@ from arena_topo.admin.checks import CheckReport
 from arena_topo.admin.inspection import Inspection
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import machine_svg, network, tables
-from arena_topo.drawing.machine import State
+from arena_topo.drawing.machine import MachineState
 from arena_topo.engines import (
     JobStatus,
     Options,
@@ -55,7 +55,7 @@ from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.jobs import job_order, plan_picture, plan_view, view
 from arena_topo.jobs.job_order import Order
 from arena_topo.jobs.proposal import Proposal, propose
-from arena_topo.layout import painted
+from arena_topo.layout import render_styles
 from arena_topo.manifests.forecast import Move
 from arena_topo.manifests.versions import ApiVersion, VersionName
 from arena_topo.nodes import fabric, overview, top_view
@@ -589,8 +589,8 @@ _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
     Proposal: plan_view.plan_json,
     Explanation: reasons_view.explanation_json,
     Overview: top_view.nodes_json,
-    CheckReport: admin_view.report_value,
-    Inspection: admin_view.inspection_value,
+    CheckReport: admin_view.check_json,
+    Inspection: admin_view.inspection_json,
     Simulation: simulation_view.simulation_json,
     Cluster: fabric.network_json,
     Machine: tables.machine_value,
@@ -640,9 +640,9 @@ def picture(shown: Proposal | Machine | Cluster) -> str:
     UsageError for a plan without a placement by topology; its `refused` if it does not fit.
     """
     if isinstance(shown, Machine):
-        return machine_svg.draw_machine_svg(State(machine=shown))
+        return machine_svg.draw_machine_svg(MachineState(machine=shown))
     if isinstance(shown, Cluster):
-        return network.svg(shown)
+        return network.draw_network_svg(shown)
     if isinstance(shown, Proposal):
         return plan_picture.draw_plan(shown)
     raise TypeError(f"no picture can be made of a {type(shown).__name__}")
@@ -667,7 +667,7 @@ def _on_screen(shown: JobStatus | SeenJob | Explanation) -> str:
 
 
 def _preformatted(screen: str) -> str:
-    return f"<pre>{escape(painted(screen, colours=False))}</pre>"
+    return f"<pre>{escape(render_styles(screen, colours=False))}</pre>"
 
 
 for _seen in (JobStatus, SeenJob, Explanation):

@@ -99,13 +99,13 @@ _REFUSALS = {
 }
 
 
-def closed(names: Sequence[str], admin: Administration) -> str | None:
+def closing_sentence(names: Sequence[str], admin: Administration) -> str | None:
     """The nodes that no new topology job may use once these are reserved, in a sentence.
 
     None without any, or without the right to list nodes.
     """
     try:
-        states = node_standings(admin.nodes())
+        states = node_states(admin.nodes())
     except AccessDenied:
         return None
     others = [
@@ -202,7 +202,7 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
 
 
-def node_standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
+def node_states(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
     """The state of the nodes with GPUs, and of marked nodes without GPUs."""
     states = []
     for node in nodes:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from arena_topo.reasons.drift import WorkerGpus
 
 
-def report(result: CheckReport, *, width: int | None = None) -> str:
+def check_text(result: CheckReport, *, width: int | None = None) -> str:
     """A row for each prerequisite, and below it the advice if it is not met.
 
     Sentences are wrapped at `width` columns in place.
     """
     findings = result.findings
-    rows = [(item.name, state(item.outcome.value), one_line(item.found)) for item in findings]
+    rows = [(item.name, state(item.outcome.value), one_line(item.finding)) for item in findings]
     heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
     first, *starts = heads.splitlines()
     start = first.index("FOUND")
@@ -34,7 +34,7 @@ def report(result: CheckReport, *, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_value(result: CheckReport) -> dict[str, Any]:
+def check_json(result: CheckReport) -> dict[str, Any]:
     """The report as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -42,13 +42,13 @@ def report_value(result: CheckReport) -> dict[str, Any]:
         "namespace": result.namespace,
         "passed": result.passed,
         "checks": [
-            {"name": item.name, "result": item.outcome.value, "found": item.found, "fix": item.fix}
-            for item in result.findings
+            {"name": row.name, "result": row.outcome.value, "found": row.finding, "fix": row.fix}
+            for row in result.findings
         ],
     }
 
 
-def standings_table(states: Iterable[NodeState]) -> str:
+def node_states_table(states: Iterable[NodeState]) -> str:
     """Nodes with GPUs, their use, and what contradicts that."""
     rows = [(own.node, str(own.gpus), own.use.value, _remark(own)) for own in states]
     return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
@@ -64,7 +64,7 @@ def _lines(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
+def node_states_json(states: Iterable[NodeState]) -> dict[str, Any]:
     """The states of nodes as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -83,7 +83,7 @@ def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
     }
 
 
-def inspection(result: Inspection) -> str:
+def inspection_text(result: Inspection) -> str:
     """The GPUs that each worker of a job sees beside the plan, and all other differences."""
     rows = [
         (
@@ -108,7 +108,7 @@ def _seen(sight: WorkerGpus) -> str:
 _UUID = len("GPU-01234567")
 
 
-def inspection_value(result: Inspection) -> dict[str, Any]:
+def inspection_json(result: Inspection) -> dict[str, Any]:
     """The inspection as JSON."""
     return {
         "apiVersion": "arena-topo/v1",

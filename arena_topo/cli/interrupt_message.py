@@ -21,7 +21,7 @@ _GLANCE = 0.6
 
 
 @contextmanager
-def coming_back(console: Console, command: str, left: str) -> Iterator[None]:
+def say_how_to_return(console: Console, command: str, left: str) -> Iterator[None]:
     """After an interrupt of a command that only watches say what is `left`, and how to return."""
     try:
         yield
@@ -31,7 +31,7 @@ def coming_back(console: Console, command: str, left: str) -> Iterator[None]:
 
 
 @contextmanager
-def detaching(
+def job_goes_on(
     console: Console,
     backend: Backend,
     name: str,

@@ -15,7 +15,7 @@ from arena_topo.cli.stdout import wait_while_read
 from arena_topo.cli.terminal import can_redraw
 from arena_topo.errors import TimedOut
 from arena_topo.flag import Flag
-from arena_topo.layout import clock, duration, folded, noted, streamed
+from arena_topo.layout import clock, duration, fold_text, note_line, stream_document
 
 _Read = TypeVar("_Read")
 
@@ -120,7 +120,7 @@ class Freshness:
         if old < _OUT_OF_SIGHT:
             return ""
         why = self.lost or "no answer yet"
-        return noted(f"last update {duration(old)} ago: {why}", alert=True)
+        return note_line(f"last update {duration(old)} ago: {why}", alert=True)
 
 
 # ---------------------------------------------------------------- --refresh
@@ -135,7 +135,7 @@ RefreshFlag = Annotated[
 ]
 
 
-def renew(
+def redraw_screen(
     console: Console,
     first: Any,
     look: Callable[[], Any],
@@ -153,11 +153,11 @@ def renew(
 
     def text(_before: Any, seen: Any, now: float) -> str:
         if output_format is not Output.WIDE:
-            return streamed(value(seen), yaml=output_format is Output.YAML)
+            return stream_document(value(seen), yaml=output_format is Output.YAML)
         return f"{screen(seen, None)}{'-' * 25} {clock(now)} {'-' * 37}\n"
 
     def draw(seen: Any, _now: float, width: int | None) -> str:
-        return folded(screen(seen, width), width)
+        return fold_text(screen(seen, width), width)
 
     watch(
         console,

@@ -208,7 +208,7 @@ def _machine(
     Nodes are bought by the dozen, so equal ones share one matrix, cached in `shapes`.
     """
     if (product, size) not in shapes:
-        known = presets.match(product, size, name) if product else None
+        known = presets.known_machine(product, size, name) if product else None
         shapes[product, size] = known or Machine(
             name=name, gpus=(), links=flat(size), knowledge=Knowledge.UNKNOWN
         )

@@ -19,9 +19,9 @@ from arena_topo.drawing.machine import (
     UNHEALTHY,
     UNICODE,
     USED,
-    State,
+    MachineState,
 )
-from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, framed, lines, stack, width
+from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, frame_sheet, lines, stack, text_width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
@@ -139,7 +139,7 @@ def draw_network(cluster: Cluster, *, unicode: bool = True, width: int | None = 
     )
 
 
-def svg(cluster: Cluster) -> str:
+def draw_network_svg(cluster: Cluster) -> str:
     """Draw the network as boxes in boxes."""
     tree, notes = _tree(cluster)
     what = tree.counted
@@ -148,7 +148,7 @@ def svg(cluster: Cluster) -> str:
     for sign, meaning in _signs(tree).items():
         legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
         legend.text((at + 20, 11), meaning, "small dim", size=SMALL_TEXT)
-        at += 42 + width(meaning, SMALL_TEXT)
+        at += 42 + text_width(meaning, SMALL_TEXT)
     notes += [f"{EMULATED}."] if cluster.emulated else []
     drawn = _card(tree)
     below = lines([(note, "small dim") for note in notes], max(360.0, drawn.size[0]))
@@ -216,7 +216,7 @@ def _parts(
 
 def _row(node: Node) -> _Row:
     """The drawing of a node, without its name."""
-    state = State.of(node)
+    state = MachineState.of(node)
     signs = tuple(word if word in _MEANING else BROKEN for word in state.words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     reserved = "reserved for topology jobs" if node.dedicated else None
@@ -248,7 +248,7 @@ def _signs(tree: _Domain) -> dict[str, str]:
     """The signs in a drawing with their meanings."""
     drawn_signs, doubts = _drawn(tree), dict[str, int]()
     for node in tree.nodes if DOUBT in drawn_signs else ():
-        doubts.update(State.of(node).doubts)
+        doubts.update(MachineState.of(node).doubts)
     words = [word for word in (USED, RESERVED, UNHEALTHY) if word in doubts]
     return {
         sign: meaning.format(doubts=listed(words, "or"))
@@ -300,4 +300,4 @@ def _card(part: _Domain | _Row) -> Sheet:
     inside = [_card(part) for part in part.parts]
     across = isinstance(part.parts[0], _Domain) if part.parts else False
     across = across and sum(card.size[0] for card in inside) <= _WIDEST
-    return framed(stack([sheet, stack(inside, across=across)]), "")
+    return frame_sheet(stack([sheet, stack(inside, across=across)]), "")

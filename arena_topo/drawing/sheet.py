@@ -61,7 +61,7 @@ _WIDE = frozenset("mwMW@%&")
 _LEAST = 0.4
 
 
-def width(words: str, size: float = TEXT) -> float:
+def text_width(words: str, size: float = TEXT) -> float:
     """The approximate width of a line in pixels, in the wider of the usual sans-serif fonts."""
     return size * sum(map(_advance, words))
 
@@ -76,14 +76,14 @@ def _advance(character: str) -> float:
     return 0.7 if character.isupper() else 0.61
 
 
-def fitted(words: str, room: float, size: float = TEXT) -> str:
+def crop_text(words: str, room: float, size: float = TEXT) -> str:
     """The words on one line; if they are too long the beginning and the end, with an ellipsis."""
     line = one_line(words)
-    if width(line, size) <= room:
+    if text_width(line, size) <= room:
         return line
     # An upper limit: the number of the narrowest characters that have room.
     keep = min(len(line) - 1, int(room / (size * _LEAST)) + 1)
-    while keep > 2 and width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
+    while keep > 2 and text_width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
         keep -= 1
     return _cut(line, keep)
 
@@ -99,10 +99,10 @@ def wrap_text(words: str, room: float, size: float = TEXT) -> list[str]:
     line = ""
     for word in one_line(words).split():
         longer = f"{line} {word}" if line else word
-        if line and width(longer, size) > room:
+        if line and text_width(longer, size) > room:
             lines.append(line)
             longer = word
-        line = fitted(longer, room, size)
+        line = crop_text(longer, room, size)
     return [*lines, line] if line else lines
 
 
@@ -165,8 +165,8 @@ class Sheet:
         size: float = TEXT,
     ) -> None:
         """A line of text on the baseline at `at`, truncated in the middle if it has no room."""
-        line = fitted(words, room, size)
-        wide = width(line, size)
+        line = crop_text(words, room, size)
+        wide = text_width(line, size)
         looks = look.split()
         left = at[0] - (wide / 2 if "middle" in looks else wide if "end" in looks else 0)
         self._reach(left, at[1] - 0.8 * size)
@@ -226,7 +226,7 @@ def stack(parts: Sequence[Sheet], *, gap: float = _PAD, across: bool = False) ->
     return sheet
 
 
-def framed(content: Sheet, words: str, look: str = "frame", *, least: float = 0.0) -> Sheet:
+def frame_sheet(content: Sheet, words: str, look: str = "frame", *, least: float = 0.0) -> Sheet:
     """A sheet in a box of at least this width, with words below its content."""
     wide, high = content.size
     inner = max(wide, least - 2 * _PAD)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from arena_topo.bandwidth import Estimate
 from arena_topo.drawing.sheet import HEAD, SMALL_TEXT, Sheet
-from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
+from arena_topo.forecast.forecasting import MESSAGE_SIZES, Forecast, LogComparison
 from arena_topo.forecast.view import forecast_bottleneck, size_of
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
@@ -22,7 +22,7 @@ _ROOM = 46.0
 """Pixels for the numbers to the left of the plot."""
 
 
-def forecast_svg(result: Forecast, beside: Against | None) -> str:
+def forecast_svg(result: Forecast, beside: LogComparison | None) -> str:
     """Draw a forecast as SVG; a single GPU has no curve."""
     sheet = Sheet()
     gpus = ",".join(map(str, members(result.gpus)))
@@ -42,7 +42,7 @@ def forecast_svg(result: Forecast, beside: Against | None) -> str:
     return sheet.finish(f"Forecast of {result.machine.name}", caption)
 
 
-def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
+def _plot(sheet: Sheet, estimate: Estimate, beside: LogComparison | None) -> None:
     top = 96.0
     measured = [(point.size, point.measured) for point in beside.points] if beside else []
     most = max([estimate.high, *(rate for _, rate in measured)])

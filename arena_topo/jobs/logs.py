@@ -14,7 +14,7 @@ from typing import Annotated, Self
 from arena_topo.cli import interruption
 from arena_topo.cli.arguments import JobKind, Name, Output, TypeFlag, option, output
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
@@ -257,7 +257,9 @@ def show_logs(name: str, wanted: LogsOptions, session: Session) -> None:
     console = session.console
     shown = _Shown(console, name, namespace, wanted, many=asked.several_pods)
     back = shlex.join([PROGRAM, "logs", *words_of(wanted), name, "-n", namespace])
-    with detaching(console, backend, name, namespace, exists=lambda: bool(shown.known), back=back):
+    with job_goes_on(
+        console, backend, name, namespace, exists=lambda: bool(shown.known), back=back
+    ):
         try:
             with console.interruption.in_time():
                 failure = (shown.nccl if wanted.nccl else shown.lines)(backend, asked)

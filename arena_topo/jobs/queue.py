@@ -23,7 +23,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.confirmation import YesFlag
 from arena_topo.cli.console import Console, act_on_each
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
@@ -145,14 +145,14 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
     def look(backend: Backend, name: str, namespace: str) -> None:
         code = 0
         try:
-            with detaching(console, backend, name, namespace, exists=lambda: False):
+            with job_goes_on(console, backend, name, namespace, exists=lambda: False):
                 foreseen = foresee_replan(backend, name, namespace, **wish)
             console.screen(view.move(foreseen, name))
             if not moving.force:
                 check_gain(foreseen, name, constrained=any(wish.values()))
         except NotNow as error:
             # That the job would stay is the answer, and no error.
-            console.screen(layout.refusal(error, console.width) + "\n")
+            console.screen(layout.answer_text(error, console.width) + "\n")
             code = error.exit_code
         console.info("Nothing was changed.")
         raise typer.Exit(code)
@@ -162,7 +162,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
         if moving.dry_run:
             look(backend, name, namespace)
         if not moving.yes:
-            with detaching(console, backend, name, namespace, exists=lambda: False):
+            with job_goes_on(console, backend, name, namespace, exists=lambda: False):
                 foreseen = foresee_replan(backend, name, namespace, **wish)
             facts = view.move(foreseen, name)
             # Who has nothing to lose is not asked.
@@ -223,7 +223,7 @@ def _start(
     from arena_topo.gang.resume import check_started  # noqa: PLC0415 - as above
 
     stays = WaitProgress(console, name, "is starting")
-    with detaching(console, backend, name, namespace, exists=lambda: stays.heard), stays:
+    with job_goes_on(console, backend, name, namespace, exists=lambda: stays.heard), stays:
         stays.show()
         outcome = start(backend, name, namespace, stays.watcher(stay=wait))
     check_started(outcome, backend, name, namespace)

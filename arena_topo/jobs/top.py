@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
     TypeFlag,
 )
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, print_once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, redraw_screen
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.drawing import tables
@@ -101,7 +101,7 @@ def top_job(
         console.info(tables.emulated_note())
     if refresh:
         limit = session.common.timeout
-        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
+        redraw_screen(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
         console.screen(screen(first, console.width))
     else:
@@ -142,8 +142,8 @@ def top_jobs_table(
     allocated = sum(status.allocated_gpus for status in running)
     counted = f"{allocated}/{sum(status.request_gpus for status in running)}"
     total = f"Total Allocated/Requested GPUs of Training Jobs: {counted}"
-    fit = layout.fitting(columns, statuses, width, view.SPARE)
-    return layout.align([*layout.tabulated(fit, statuses), "", total])
+    fit = layout.fitting_columns(columns, statuses, width, view.SPARE)
+    return layout.align([*layout.column_table(fit, statuses), "", total])
 
 
 def top_job_text(

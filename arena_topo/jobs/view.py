@@ -17,13 +17,13 @@ from arena_topo.layout import (
     align,
     cell_text,
     clock,
+    column_table,
     duration,
-    fitting,
+    fitting_columns,
     go_bool,
     number,
     state,
     table,
-    tabulated,
 )
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
 from arena_topo.manifests.cause import CauseCode
@@ -127,8 +127,8 @@ def _instances(status: JobStatus, now: float, width: int | None) -> str:
     ]
     instances, indent = in_order(status.instances), "  "
     room = None if width is None else width - len(indent)
-    columns = fitting(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
-    return align(["Instances:", *tabulated(columns, instances, indent=indent)])
+    columns = fitting_columns(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
+    return align(["Instances:", *column_table(columns, instances, indent=indent)])
 
 
 def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
@@ -492,11 +492,11 @@ def job_lines(
     """The header of that list and a line for each job, to be aligned."""
     columns, jobs = job_columns("DURATION", now, namespaces=namespaces), list(statuses)
     if not wide:
-        return tabulated(fitting(columns, jobs, width, SPARE), jobs)
+        return column_table(fitting_columns(columns, jobs, width, SPARE), jobs)
     *columns, reason = [*columns, *_wide(now)]
     # A reason goes on below itself.
     room = None if width is None else width - MIN_REASON_WIDTH
-    return tabulated([*fitting(columns, jobs, room, _SPARE_WIDE), reason], jobs)
+    return column_table([*fitting_columns(columns, jobs, room, _SPARE_WIDE), reason], jobs)
 
 
 SPARE = ("TRAINER", "GPU(Allocated)", "DURATION", "AGE", "NODE")

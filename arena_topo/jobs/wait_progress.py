@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from arena_topo import layout
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.live import live, spinner_frame
 from arena_topo.cli.refresh import Freshness
 from arena_topo.cli.terminal import may_use_unicode, wrap_columns
@@ -177,7 +177,7 @@ def wait_for_end(
 
     hears = goals.Listener(tell=show_progress, seen=seen)
     shown = live(console, console.stderr, screen) if shows else nullcontext()
-    with detaching(console, backend, name, namespace, exists=lambda: True), shown:
+    with job_goes_on(console, backend, name, namespace, exists=lambda: True), shown:
         wait_until_over(backend, name, namespace, timeout=timeout, hears=hears)
 
 

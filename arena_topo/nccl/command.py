@@ -23,7 +23,7 @@ from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.nccl import NcclReport, view
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader, measured_on
-from arena_topo.nccl.comparison import Planned, promised, reached
+from arena_topo.nccl.comparison import Planned, measured_sets, recorded_plan
 from arena_topo.nccl.findings import NcclComparison, compare_with_plan, ranks_text
 from arena_topo.nccl.line_parser import NcclReader
 
@@ -66,7 +66,7 @@ def of_files(console: Console, names: Sequence[str], *, as_json: bool) -> None:
     )
 
 
-class Waits(Protocol):
+class WaitDisplay(Protocol):
     """The display of what the command waits for."""
 
     def see(self, waiting: NoLogYet | None, /) -> None:
@@ -90,7 +90,7 @@ def show_nccl_of_job(
     request: LogRequest,
     *,
     known: list[JobStatus],
-    waits: Waits,
+    waits: WaitDisplay,
     as_json: bool,
     table: bool = False,
 ) -> JobStatus | None:
@@ -161,7 +161,7 @@ def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None
     # Without the links of the machines the comparison is smaller.
     with suppress(ArenaError):
         cluster = backend.cluster()
-    return promised(status, slots_of(status.forecast, status), cluster), unplanned
+    return recorded_plan(status, slots_of(status.forecast, status), cluster), unplanned
 
 
 class _Progress:
@@ -217,7 +217,7 @@ def _show_table(
             why="the job was not placed by topology, or is gone",
             hint="measure it in a job that is submitted with --gputopology",
         )
-    result = reached(tests, comparison.observed, planned)
+    result = measured_sets(tests, comparison.observed, planned)
     rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in result.table.items()}
     if as_json:
         value = {

@@ -247,7 +247,7 @@ def _fits(machine: Machine, sight: GpuPoll) -> bool:
 def _remembered(recorded: Object) -> Machine | None:
     """The machine of an earlier report; None if the report cannot be read."""
     try:
-        machine, uuids = documents.from_config_map(recorded).machine, documents.uuids(recorded)
+        machine, uuids = documents.gpus_from_config_map(recorded).machine, documents.uuids(recorded)
     except UnreadableTopology:
         return None
     if len(uuids) != len(machine.gpus):

@@ -426,7 +426,7 @@ def _block(kind: CombinableNodes, *, alone: bool) -> str:
         lines.append(f"{idle} where no job can start.")
     if kind.assumed:
         lines.append("The speed of these NVLinks is assumed.")
-    gangs = layout.align(layout.tabulated(_GANG, kind.gangs))
+    gangs = layout.align(layout.column_table(_GANG, kind.gangs))
     return "\n".join([*lines, "", gangs, _nodes(kind)])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from arena_topo import layout
 from arena_topo.cli.arguments import FabricFlag, Output, OutputFlag, option
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, print_once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, redraw_screen
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import network_of_option, open_engine
 from arena_topo.drawing import tables
@@ -111,7 +111,7 @@ def top_node(
     if refresh:
         value = partial(_nodes_value, options=options, backend=backend)
         limit = session.common.timeout
-        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
+        redraw_screen(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
         console.screen(screen(first, console.width))
     else:

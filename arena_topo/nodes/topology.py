@@ -27,7 +27,7 @@ from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import is_node, network_of_option, node_or_preset, open_engine
 from arena_topo.drawing import network, tables
-from arena_topo.drawing.machine import State, assumed_nics, draw_machine
+from arena_topo.drawing.machine import MachineState, assumed_nics, draw_machine
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
@@ -318,7 +318,7 @@ def _cluster(state: tuple[str, ...], fabric: str, session: Session) -> Cluster:
 
 
 def _show_machine(console: Console, machine: Machine, form: Form) -> None:
-    state = State(machine=machine)
+    state = MachineState(machine=machine)
     if form.output_format is Output.WIDE:
         console.screen(_drawn(console, state, plain=form.plain))
     elif form.output_format is Output.SVG:
@@ -330,7 +330,7 @@ def _show_machine(console: Console, machine: Machine, form: Form) -> None:
 
 
 def _show_node(console: Console, node: Node, cluster: Cluster, form: Form) -> None:
-    state, doubt = State.of(node), node.unavailable or node.shared
+    state, doubt = MachineState.of(node), node.unavailable or node.shared
     notes = [f"No job can start here now: {doubt}"] if doubt else []
     if form.output_format is Output.GRAPHML:
         console.write(_graphml(node.machine.graph()))
@@ -354,7 +354,7 @@ def _show_fabric(console: Console, cluster: Cluster, form: Form) -> None:
     if form.output_format is Output.GRAPHML:
         console.write(_graphml(cluster.graph()))
     elif form.output_format is Output.SVG:
-        console.write(network.svg(cluster))
+        console.write(network.draw_network_svg(cluster))
     elif form.output_format is Output.WIDE:
         drawn = network.draw_network(
             cluster, unicode=console.unicode(plain=form.plain), width=console.width
@@ -364,13 +364,13 @@ def _show_fabric(console: Console, cluster: Cluster, form: Form) -> None:
         console.write(format_document(fabric.network_json(cluster), form.output_format))
 
 
-def _picture(state: State, notes: Sequence[str] = ()) -> str:
+def _picture(state: MachineState, notes: Sequence[str] = ()) -> str:
     from arena_topo.drawing import machine_svg  # noqa: PLC0415 - reads the solver
 
     return machine_svg.draw_machine_svg(state, notes=notes)
 
 
-def _drawn(console: Console, state: State, *, plain: bool) -> str:
+def _drawn(console: Console, state: MachineState, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; on a narrow terminal NICs are only listed below."""
     width = console.drawing_width
     matrix = tables.matrix_table(state.machine)

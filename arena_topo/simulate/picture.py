@@ -13,7 +13,7 @@ from arena_topo.simulate.measures import (
     SIZE_CLASSES,
     ReplayMeasures,
     by_setting,
-    over_seeds,
+    mean_min_max,
 )
 from arena_topo.simulate.running import Simulation
 from arena_topo.simulate.view import cluster_text, notes_on, setting_words, source_text
@@ -125,7 +125,10 @@ def _completion(
     loads: set[float] = set()
     for at, setting in enumerate(shown):
         rows = [
-            (over_seeds(run.load for run in runs)[0], over_seeds(run.completion for run in runs))
+            (
+                mean_min_max(run.load for run in runs)[0],
+                mean_min_max(run.completion for run in runs),
+            )
             for runs in every
             if runs[0].setting[1:] == setting
         ]
@@ -171,7 +174,7 @@ def _slowdown(chosen: Sequence[list[ReplayMeasures]]) -> _Plot:
     """How many times longer steps take than on the best placement, by number of GPUs."""
 
     def mean(runs: list[ReplayMeasures], size: int) -> float:
-        return over_seeds(run.sizes[size].slowdown for run in runs if run.sizes[size].jobs)[0]
+        return mean_min_max(run.sizes[size].slowdown for run in runs if run.sizes[size].jobs)[0]
 
     return _Plot(
         title="Steps beside those on the best placement",
