@@ -21,7 +21,7 @@ from arena_topo.forecast import ForecastRequest, PoolRequest
 from arena_topo.job import PodShape, StepTime, check_step
 from arena_topo.nccl import ComplaintCause
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, tables_in
-from arena_topo.nccl.causes import Advice, advice_for, advice_on
+from arena_topo.nccl.complaints import Advice, advice_for, advice_on
 from arena_topo.nccl.line_parser import NcclReader
 from arena_topo.numbers import parse_count
 from arena_topo.solver import Request

@@ -24,10 +24,10 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
-from arena_topo.reasons.seen import read_job
+from arena_topo.reasons.job_reading import read_job
 
 if TYPE_CHECKING:
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

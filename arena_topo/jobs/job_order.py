@@ -10,7 +10,7 @@ from arena_topo.clusters.selectors import all_selectors
 from arena_topo.engines import JobStatus, Phase, ignore_message
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.engine_choice import privileged
-from arena_topo.reasons.seen import SeenJob
+from arena_topo.reasons.job_reading import SeenJob
 
 OWNER_LABEL = "arena.kubeflow.org/uid"
 """Arena's label on each job: the MD5 of its owner's name."""

@@ -28,7 +28,7 @@ from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
 from arena_topo.cli.parameters import command_from_records, declaration_of
 from arena_topo.cli.session import Session
-from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.site_flags import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
     calibrations_of_option,
     namespace_of,

@@ -32,7 +32,7 @@ from arena_topo.topology import natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
 
 
 @command_from_records
@@ -111,14 +111,14 @@ def top_job(
 def _job(
     backend: Backend, status: JobStatus, instance: str, heard: Callable[[str], None]
 ) -> tuple[SeenJob, ...]:
-    from arena_topo.reasons.seen import SeenJob, measured  # noqa: PLC0415 - only here
+    from arena_topo.reasons.job_reading import SeenJob, gpu_load  # noqa: PLC0415 - only here
 
     if instance and instance not in {instance.name for instance in status.instances}:
         raise NotFound(
             f"the job {status.name} has no pod {instance}",
             hint=", ".join(instance.name for instance in status.instances) or None,
         )
-    return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
+    return (SeenJob(status=status, samples=gpu_load(backend, status, tell=heard)),)
 
 
 def top_jobs_table(

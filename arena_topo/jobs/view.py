@@ -32,7 +32,7 @@ from arena_topo.words import shortened_cell
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.manifests.forecast import Move
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
     from arena_topo.reasons.training_line import RecordedTraining
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Communicator, ComplaintCause, NcclReport, causes
+from arena_topo.nccl import Communicator, ComplaintCause, NcclReport, complaints
 from arena_topo.nccl.comparison import Observed, Pair, Planned, RelativePlace
 from arena_topo.words import shortened
 
@@ -206,7 +206,7 @@ def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
         return _set_by_environment(log, variables)
     for complaint in log.report.complaints:
         if complaint.cause is ComplaintCause.NVLINK_OFF:
-            advice = causes.advice_for(complaint.cause)
+            advice = complaints.advice_for(complaint.cause)
             return Why(advice.why, advice.hint, (complaint.text,))
         if complaint.cause in {ComplaintCause.P2P_OFF, ComplaintCause.P2P_BROKEN}:
             return Why(
@@ -417,7 +417,7 @@ def _complaints(report: NcclReport, used: Collection[str]) -> Iterator[Finding]:
     for complaint in sorted(report.complaints, key=lambda complaint: not complaint.warning):
         known = complaint.warning or complaint.cause is not None
         if known and complaint.cause is not ComplaintCause.GDR_OFF and complaint.text not in used:
-            advice = causes.advice_on(complaint.text)
+            advice = complaints.advice_on(complaint.text)
             why = Why(advice.why, advice.hint) if advice else Why()
             yield Finding(
                 kind=Aspect.WARNING,

@@ -33,7 +33,7 @@ from arena_topo.nccl import (
     RankConnection,
     Setting,
 )
-from arena_topo.nccl.causes import advice_on, reports_trouble
+from arena_topo.nccl.complaints import advice_on, reports_trouble
 from arena_topo.numbers import MOST_DIGITS
 
 MOST_FACTS = 400_000

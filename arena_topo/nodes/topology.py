@@ -32,7 +32,7 @@ from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
-from arena_topo.nodes import fabric
+from arena_topo.nodes import cluster_json
 from arena_topo.topology import Cluster, Machine, Node, presets
 
 if TYPE_CHECKING:
@@ -337,14 +337,14 @@ def _show_node(console: Console, node: Node, cluster: Cluster, form: Form) -> No
     elif form.output_format is Output.SVG:
         console.write(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
     elif form.output_format is not Output.WIDE:
-        console.write(format_document(fabric.node_value(node, cluster), form.output_format))
+        console.write(format_document(cluster_json.node_value(node, cluster), form.output_format))
     elif not node.machine.gpus:
         console.screen(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
         below = [f"  {note}\n" for note in notes]
         parts = (
             _drawn(console, state, plain=form.plain),
-            fabric.measured_text(node.machine),
+            cluster_json.measured_text(node.machine),
             *below,
         )
         console.screen("".join((*parts, _emulated(cluster))))
@@ -361,7 +361,7 @@ def _show_fabric(console: Console, cluster: Cluster, form: Form) -> None:
         )
         console.screen(drawn + _emulated(cluster))
     else:
-        console.write(format_document(fabric.network_json(cluster), form.output_format))
+        console.write(format_document(cluster_json.network_json(cluster), form.output_format))
 
 
 def _picture(state: MachineState, notes: Sequence[str] = ()) -> str:

@@ -9,7 +9,7 @@ from arena_topo.cli.arguments import FabricFlag, Output, format_document, output
 from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.site import CalibrationFlag
+from arena_topo.cli.site_flags import CalibrationFlag
 from arena_topo.cli.targets import calibrations_of_option, network_of_option
 from arena_topo.errors import UsageError
 from arena_topo.flag import Word
