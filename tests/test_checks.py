@@ -579,7 +579,7 @@ def inspected(*sights: WorkerGpus, guarantee: str = "gpus") -> Inspection:
         instances=(Instance(name="demo-worker-0", status="Running", created=0.0),),
         forecast=PlacementForecast(state="placed", guarantee=guarantee),
     )
-    return Inspection(status=status, differences=(), sights=sights)
+    return Inspection(status=status, differences=(), workers=sights)
 
 
 SEEN = (
@@ -602,8 +602,8 @@ def test_visible_gpus_are_shown_beside_planned_gpus():
 
 def test_other_gpus_are_a_fault_only_where_these_were_guaranteed():
     exact, loose = inspected(*SEEN[:2]), inspected(*SEEN[:2], guarantee="node")
-    assert [exact.outcome(one) for one in exact.sights] == [Seen.OK, Seen.DIFFERS]
-    assert [loose.outcome(one) for one in loose.sights] == [Seen.OK, Seen.OTHERS]
+    assert [exact.outcome(one) for one in exact.workers] == [Seen.OK, Seen.DIFFERS]
+    assert [loose.outcome(one) for one in loose.workers] == [Seen.OK, Seen.OTHERS]
     assert (exact.passed, loose.passed) == (False, True)
     few = inspected(SEEN[2], guarantee="node")
     assert (few.outcome(SEEN[2]), few.passed) == (Seen.DIFFERS, False)

@@ -998,7 +998,7 @@ class Controller:
     # What others read
 
     def _publish(self, view: Snapshot) -> bool:
-        """Publish what is free, if that is due; whether it was."""
+        """Publish what is free as the `cluster-view`, if that is due; whether it was."""
         if self.clock() - self._published < VIEW_PERIOD:
             return False
         # Set before the attempt: after a failure the next try is at the next due time.

@@ -87,22 +87,22 @@ def inspection_text(result: Inspection) -> str:
     """The GPUs that each worker of a job sees beside the plan, and all other differences."""
     rows = [
         (
-            sight.pod,
-            sight.node,
-            ",".join(map(str, sight.planned)) or NOTHING,
-            state(result.outcome(sight).value),
-            sight.trouble or _seen(sight),
+            worker.pod,
+            worker.node,
+            ",".join(map(str, worker.planned)) or NOTHING,
+            state(result.outcome(worker).value),
+            worker.trouble or _seen(worker),
         )
-        for sight in result.sights
+        for worker in result.workers
     ]
     workers = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows))
     drift = (f"Drift: {one_line(str(difference))}\n" for difference in result.differences)
     return _lines(workers) + "".join(drift)
 
 
-def _seen(sight: WorkerGpus) -> str:
+def _seen(worker: WorkerGpus) -> str:
     """The GPUs that a worker sees, each by a prefix of its UUID that is unique there."""
-    return ", ".join(gpu.uuid[:_UUID] for gpu in sight.seen) or "no GPUs"
+    return ", ".join(gpu.uuid[:_UUID] for gpu in worker.seen) or "no GPUs"
 
 
 _UUID = len("GPU-01234567")
@@ -119,17 +119,17 @@ def inspection_json(result: Inspection) -> dict[str, Any]:
         "drift": [str(difference) for difference in result.differences],
         "workers": [
             {
-                "worker": sight.worker,
-                "pod": sight.pod,
-                "node": sight.node,
-                "planned": list(sight.planned),
-                "plannedUUIDs": list(sight.uuids),
-                "result": result.outcome(sight).value,
+                "worker": worker.worker,
+                "pod": worker.pod,
+                "node": worker.node,
+                "planned": list(worker.planned),
+                "plannedUUIDs": list(worker.uuids),
+                "result": result.outcome(worker).value,
                 "seen": [
-                    {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid} for gpu in sight.seen
+                    {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid} for gpu in worker.seen
                 ],
-                "trouble": sight.trouble,
+                "trouble": worker.trouble,
             }
-            for sight in result.sights
+            for worker in result.workers
         ],
     }

@@ -110,7 +110,7 @@ class Console:
             self._requests = _handler_of_requests(self)
 
     def close(self) -> None:
-        """Print no requests any more."""
+        """Stop printing requests."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
@@ -224,7 +224,7 @@ def _handler_of_requests(console: Console) -> logging.Handler:
 
 
 def act_on_each(console: Console, items: Iterable[Item], act: Callable[[Item], None]) -> None:
-    """Act on every thing, also after an error with another; the first error is the exit code."""
+    """Act on every item, even after an error with another; the first error gives the exit code."""
     code = 0
     for item in items:
         try:

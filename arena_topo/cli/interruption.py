@@ -60,7 +60,7 @@ class Interruption:
         """The deadline of the command, by `time.monotonic`."""
 
     def begin_changes(self) -> None:
-        """From now on the command may change something, and says itself what became of it."""
+        """Note that the command may change something from now on, and reports that itself."""
         self.untouched = ""
 
     def install_handlers(self, numbers: Iterable[int]) -> None:

@@ -42,19 +42,19 @@ def watch(
     """
     from arena_topo.engines.polling import poll_repeatedly  # noqa: PLC0415 - only for who stays
 
-    end, sight = None if limit is None else time.monotonic() + limit, Freshness()
+    end, freshness = None if limit is None else time.monotonic() + limit, Freshness()
     seen: list[_Read] = []
 
     def screen(columns: int) -> str:
         assert draw is not None
         text = draw(seen[-1], console.clock(), columns)
         # Above the rest, since a screen that is too tall loses its end.
-        return "\n".join(filter(None, [sight.remark(), text.rstrip("\n")])) + "\n"
+        return "\n".join(filter(None, [freshness.stale_note(), text.rstrip("\n")])) + "\n"
 
     def blind(why: str | None) -> None:
-        if why is not None and sight.lost is None and not lives:
+        if why is not None and freshness.lost is None and not lives:
             warn_unreachable(console, why)
-        sight.blind(why)
+        freshness.blind(why)
         in_time()
 
     def in_time() -> None:
@@ -77,7 +77,7 @@ def watch(
                 # A document is not folded or coloured.
                 console.write(text) if draw is None else console.screen(text, whole=True)
             seen[:] = [state]
-            sight.caught()
+            freshness.mark_answered()
             if over(state):
                 break
             in_time()
@@ -106,7 +106,7 @@ class Freshness:
         self._at = time.monotonic()
         self.lost: str | None = None
 
-    def caught(self) -> None:
+    def mark_answered(self) -> None:
         """The server has just answered."""
         self._at = time.monotonic()
 
@@ -114,7 +114,7 @@ class Freshness:
         """The server does not answer, and why; None once it answers again."""
         self.lost = why
 
-    def remark(self) -> str:
+    def stale_note(self) -> str:
         """The age of the screen where it is stale, else empty."""
         old = time.monotonic() - self._at
         if old < _OUT_OF_SIGHT:

@@ -222,13 +222,13 @@ def read_settings(
     above: Sequence[Layer] = (),
     of_jobs: Callable[[], Iterable[Parameter]] | None = None,
 ) -> Settings:
-    """Read the files that are there, for a command with these options; UsageError names a slip.
+    """Read the files that are there, for a command with these options; UsageError names a mistake.
 
     `above` are the sources that win over files; if none of them chooses a profile, the files do.
     `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
-    a key that is not among `params`; without it the command ignores the table. A slip in a profile
-    that is not chosen is a warning. So is a key of the site's file, as it may be meant for another
-    version. A home folder that does not exist, or cannot be read, has no files.
+    a key that is not among `params`; without it the command ignores the table. A mistake in a
+    profile that is not chosen is a warning. So is a key of the site's file, as it may be meant for
+    another version. A home folder that does not exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
     chosen = (value for value in merge_layers(params, above) if value.name == _PROFILE)

@@ -192,7 +192,7 @@ def placements_of(
     workload: Workload | None,
     estimate_of: Callable[[tuple[int, ...]], Estimate],
 ) -> list[MeasuredPlacement]:
-    """The measurements beside their computed bandwidths; UsageError for steps of nothing known.
+    """The measurements with their computed bandwidths; UsageError for steps of no known training.
 
     `estimate_of` computes the bandwidth of GPUs of each host.
     """

@@ -223,7 +223,7 @@ class FollowState:
     # Events
 
     def update_job(self, status: JobStatus, now: float) -> None:
-        """Take over a state of the job; `pending_notes` returns the notes on failed pods."""
+        """Update the state of the job; `pending_notes` returns the notes on failed pods."""
         self._learn_tries(status)
         for instance in status.instances:
             pod, source = (instance.name, instance.uid), source_of(instance)
@@ -254,7 +254,7 @@ class FollowState:
             yield LogNote(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
     def add_lines(self, lines: Sequence[Line], now: float) -> bool:
-        """Take note of lines, or of none; whether they end a wait."""
+        """Count lines, or a read without any; whether they end a wait."""
         if lines or self._active is None:
             self._active = now
         self._spoke = self._spoke or bool(lines)
@@ -263,7 +263,7 @@ class FollowState:
         return ends
 
     def add_notice(self, notice: Notice, now: float) -> list[LogNote]:
-        """Take over an event of a log; the notes that go before its next lines."""
+        """Add an event of a log; the notes to be shown before its next lines."""
         self._active = now
         source, turn, error = notice.source, notice.turn, notice.error
         begun = list(self._begin_notes(notice)) if turn in _BEGINS else []
@@ -791,7 +791,7 @@ class RequestedLines:
             self._tell(note)
 
     def _poll(self, poller: JobPoller, state: FollowState) -> None:
-        """Take over the polled states of the job, and pass on the reason to wait."""
+        """Add the polled states of the job, and report a new reason to wait."""
         now = self._now()
         for status in poller.new_states():
             self._update_status(status)

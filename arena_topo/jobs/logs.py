@@ -314,7 +314,7 @@ class _Shown:
                     self._outlet.write(self._writer.lines(batch))
                     self._look(batch)
                 else:
-                    self._outlet.heed()
+                    self._outlet.check_reader()
                     if not self._outlet.within_line:
                         self._waits.show()
         except ArenaError:

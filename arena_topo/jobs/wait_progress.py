@@ -152,7 +152,7 @@ def wait_for_end(
 
     def seen(status: JobStatus) -> None:
         nonlocal placed, latest
-        sight.caught()
+        sight.mark_answered()
         latest, forecast = status, status.forecast
         # A gang that waited, or was rolled back, gets its GPUs only now.
         if forecast is not None and forecast.workers and forecast.workers != placed:
@@ -172,7 +172,7 @@ def wait_for_end(
             return f"{progress_frame(console)} {name}"
         text = progress.progress_screen(latest, now=console.clock(), width=columns - 2)
         return "\n".join(
-            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.remark()])
+            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.stale_note()])
         )
 
     hears = goals.Listener(tell=show_progress, seen=seen)

@@ -378,7 +378,7 @@ class NcclReader:
             self._add(member.connections, via, None)
 
     def _list_ring(self, message: _Message) -> None:
-        """Read a ring; only rank 0 lists them."""
+        """Read a ring of NCCL; only rank 0 lists rings."""
         match = _matched(_RING, message)
         ranks: tuple[int | None, ...] = tuple(map(int, match[3].split()))
         if message.text.endswith(".") or len(ranks) == OLD_LONGEST_RING:

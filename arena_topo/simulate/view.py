@@ -85,7 +85,7 @@ def cluster_text(plan: SimulationPlan) -> str:
 
 
 def assumptions_text(plan: SimulationPlan) -> list[str]:
-    """Everything that a simulation takes for granted, a sentence each."""
+    """The assumptions of a simulation, a sentence each."""
     rules = plan.rules
     shaped = isinstance(plan.source, Trace) and plan.source.shaped
     long = "wherever the job runs: no slowdown" if rules.as_run else "on its best placement"

@@ -175,7 +175,7 @@ class Software:
     pool: PoolRates | None = None
 
     def beside(self, other: Software) -> Software:
-        """The software of a machine of which `other` is known too: its plug-in is the one used."""
+        """This software without what `other` lacks; the plug-in of `other` wins if it has one."""
         return Software(
             p2p=self.p2p and other.p2p,
             gdr=self.gdr and other.gdr,
