@@ -18,7 +18,7 @@ from arena_topo.engines.write_conflict import attempts, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import FORMAT_ANNOTATION, GUARANTEE, Guarantee
 from arena_topo.numbers import parse_count
-from arena_topo.topology import GPU_RESOURCES, TAINT, natural, published
+from arena_topo.topology import GPU_RESOURCES, TAINT, natural_key, published
 from arena_topo.words import counted, shortened
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def closing_sentence(names: Sequence[str], admin: Administration) -> str | None:
     ]
     if not others:
         return None
-    which = shortened(sorted(others, key=natural), _SHOWN)
+    which = shortened(sorted(others, key=natural_key), _SHOWN)
     are = "is" if len(others) == 1 else "are"
     nodes = counted(len(others), "other node")
     which = f"{nodes} with GPUs ({which}) {are} closed to new ones"

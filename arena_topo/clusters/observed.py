@@ -55,7 +55,7 @@ from arena_topo.topology import (
     count,
     documents,
     fabric,
-    natural,
+    natural_key,
     nodelabels,
     presets,
     published,
@@ -186,7 +186,8 @@ class _Inventory:
         )
         self._notes += self._joined.notes
         self._idle = [
-            _Idle(nodes[name], machines[name], self._joined) for name in sorted(nodes, key=natural)
+            _Idle(nodes[name], machines[name], self._joined)
+            for name in sorted(nodes, key=natural_key)
         ]
         for idle in self._idle:
             if not idle.shared:

@@ -25,7 +25,7 @@ from arena_topo.topology import (
     NodeGPUs,
     flat,
     gpu_set,
-    natural,
+    natural_key,
     presets,
 )
 from arena_topo.topology.models import model_of
@@ -179,7 +179,7 @@ def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
             return by_minor
     return dict(
         enumerate(
-            sorted(gpus, key=lambda gpu: (gpu.bus or "" if ordered else "", natural(gpu.name)))
+            sorted(gpus, key=lambda gpu: (gpu.bus or "" if ordered else "", natural_key(gpu.name)))
         )
     )
 

@@ -24,7 +24,7 @@ from arena_topo.drawing.machine import (
 from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, frame_sheet, lines, stack, text_width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
-from arena_topo.topology import BEYOND, Cluster, Node, count, natural
+from arena_topo.topology import BEYOND, Cluster, Node, count, natural_key
 from arena_topo.words import counted, listed, shortened
 
 MAX_DRAWN_ROWS = 60
@@ -166,7 +166,7 @@ def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
     nodes = tuple(
         sorted(
             (node for node in cluster.nodes if node.machine.gpus),
-            key=lambda node: natural(node.name),
+            key=lambda node: natural_key(node.name),
         )
     )
     deepest = len(cluster.tiers) + 1
@@ -210,7 +210,7 @@ def _parts(
             nodes=tuple(inside[name]),
             parts=_parts(cluster, inside[name], level + 1, depth),
         )
-        for name in sorted(inside, key=natural)
+        for name in sorted(inside, key=natural_key)
     )
 
 

@@ -97,9 +97,9 @@ _KEYS: dict[Order, Callable[[JobStatus], Any]] = {
 
 
 def _natural(name: str) -> Any:
-    from arena_topo.topology import natural  # noqa: PLC0415  only to sort by names
+    from arena_topo.topology import natural_key  # noqa: PLC0415  only to sort by names
 
-    return natural(name)
+    return natural_key(name)
 
 
 def jobs_by_gpus(

@@ -28,7 +28,7 @@ from arena_topo.errors import NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import job_order, view
-from arena_topo.topology import natural
+from arena_topo.topology import natural_key
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -167,7 +167,7 @@ def top_job_text(
         "  " + "\t".join([*("-" * len(word) for word in header[:-1]), "-" * 15]),
     ]
     measured_samples = tuple(samples)
-    for pod in sorted(status.instances, key=lambda some: natural(some.name)):
+    for pod in sorted(status.instances, key=lambda some: natural_key(some.name)):
         if instance not in {"", pod.name}:
             continue
         row = [

@@ -156,9 +156,9 @@ def _events(events: Sequence[Event], now: float) -> str:
     if not events:
         return "Events:\n  No events for resources\n"
     lines = ["Events:", *table(("SOURCE", "TYPE", "AGE", "MESSAGE"), (), indent="  ")]
-    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+    from arena_topo.topology import natural_key  # noqa: PLC0415 - only where there is much to sort
 
-    by_source = sorted(events, key=lambda event: natural(event.source))
+    by_source = sorted(events, key=lambda event: natural_key(event.source))
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
             f"  {one_line(source)}\t{one_line(event.kind)}\t{duration(now - event.when)}"
@@ -598,9 +598,9 @@ def run_time(status: JobStatus, now: float) -> float | None:
 
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
     """The pods by name, in natural order."""
-    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+    from arena_topo.topology import natural_key  # noqa: PLC0415 - only where there is much to sort
 
-    return sorted(instances, key=lambda instance: natural(instance.name))
+    return sorted(instances, key=lambda instance: natural_key(instance.name))
 
 
 def job_duration(status: JobStatus, now: float) -> float:

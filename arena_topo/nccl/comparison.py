@@ -16,7 +16,7 @@ from arena_topo.errors import ArenaError
 from arena_topo.manifests import Guarantee, PlacementForecast
 from arena_topo.nccl import Communicator, NcclReport
 from arena_topo.nccl.bandwidth_tables import BadTable, BandwidthTable, bandwidth_of_table
-from arena_topo.topology import Cluster, LinkKind, Machine, natural
+from arena_topo.topology import Cluster, LinkKind, Machine, natural_key
 
 MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
 """The command of nccl-tests (its README) that measures the links, with a rank for each GPU."""
@@ -220,7 +220,7 @@ class Observed:
 
     def hosts_of(self, pairs: Iterable[Pair]) -> list[str]:
         """The known hosts of some pairs, without repetition."""
-        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)
+        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural_key)
 
 
 # ---------------------------------------------------------------- measured bandwidths

@@ -80,7 +80,7 @@ from arena_topo.reasons.case import (
 )
 from arena_topo.reasons.training_line import recorded_training
 from arena_topo.solver import Verdict as Fits
-from arena_topo.topology import natural
+from arena_topo.topology import natural_key
 from arena_topo.words import shortened
 
 QUIET = 600.0
@@ -136,7 +136,7 @@ def _pod_fields(messages: Mapping[str, str]) -> Words | None:
     """
     if not messages:
         return None
-    pod, *more = sorted(messages, key=natural)
+    pod, *more = sorted(messages, key=natural_key)
     verbs = {"was": "were", "has": "have", "waits": "wait", "runs": "run"}
     return {
         **{verb: many if more else verb for verb, many in verbs.items()},
@@ -472,7 +472,7 @@ def _old_pods(case: Case) -> Words | None:
     left = {name_of(pod): pod for pod in case.pods if not pod_over(pod)}
     if not case.waits or not left:
         return None
-    names = sorted(left, key=natural)
+    names = sorted(left, key=natural_key)
     on_nodes = [f"{pod} on {node_of(left[pod]) or 'no node yet'}" for pod in names]
     why = shortened(on_nodes, MAX_NAMED)
     gone = [text for name, text in case.messages_of(_LOST).items() if name in left]
@@ -673,7 +673,7 @@ def _running(case: Case) -> Words | None:
     what = f"the job runs{f' on {where}' if where else ''}"
     seen: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
     nodes = {node_of(pod) for pod in case.pods if not is_launcher(pod)}
-    names, silence = sorted(filter(case.cordoned, nodes), key=natural), _silence(case)
+    names, silence = sorted(filter(case.cordoned, nodes), key=natural_key), _silence(case)
     if overdue := _overdue(case.pods, case.now):
         ending = shortened([f"{pod} on {node}" for pod, node in overdue.items()], MAX_NAMED)
         delete = f"kubectl delete pod {' '.join(overdue)} -n {case.status.namespace}"
@@ -695,7 +695,7 @@ def _running(case: Case) -> Words | None:
 def _overdue(pods: Collection[Object], now: float) -> dict[str, str]:
     """The pods that should have ended a while ago, each with its node."""
     late = {}
-    for pod in sorted(pods, key=lambda pod: natural(name_of(pod))):
+    for pod in sorted(pods, key=lambda pod: natural_key(name_of(pod))):
         due = seconds(pod["metadata"].get("deletionTimestamp"))
         if due is not None and now - due > OPERATOR_GRACE and not pod_over(pod):
             late[name_of(pod)] = node_of(pod) or "no node yet"
@@ -726,7 +726,7 @@ def _where(status: JobStatus) -> str:
         }
     shown = [
         f"{name} (GPUs {'; '.join(sets)})" if (sets := nodes[name]) else name
-        for name in sorted(nodes, key=natural)
+        for name in sorted(nodes, key=natural_key)
     ]
     return shortened(shown, MAX_NAMED, "more nodes")
 

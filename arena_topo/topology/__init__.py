@@ -775,7 +775,7 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def natural(name: str) -> tuple[str, str]:
+def natural_key(name: str) -> tuple[str, str]:
     """A sort key that puts `node-2` before `node-10`."""
     return _NUMBER.sub(_by_length, name), name
 
