@@ -153,7 +153,7 @@ class World:
         config = self.config
         if token:
             config = kubeconfig(Path(f"{config}-{token}"), self.api.url, user={"token": token})
-        how = {"say": self.said.append, "socket": self.kubelet.socket, **how}
+        how = {"tell": self.said.append, "socket": self.kubelet.socket, **how}
         return Agent(open_reports(Options(kubeconfig=config), "node-1"), "node-1", **how)
 
     def hold(self, *pods: bytes) -> None:

@@ -52,7 +52,7 @@ _BLIND = 3
 class Agent:
     """Looks at this machine and updates the ConfigMap of its node.
 
-    `say` gets a line for each change of the machine or its health, and for each new failure of a
+    `tell` gets a line for each change of the machine or its health, and for each new failure of a
     source. UsageError if `node` is not a valid name of a node.
     """
 
@@ -61,7 +61,7 @@ class Agent:
         reports: Reports,
         node: str,
         *,
-        say: Callable[[str], None],
+        tell: Callable[[str], None],
         socket: str = POD_RESOURCES_SOCKET,
     ) -> None:
         if not is_subdomain(node):
@@ -69,7 +69,7 @@ class Agent:
                 f"{node!r} is not a name that a node can have",
                 hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
             )
-        self._reports, self._node, self._say = reports, node, say
+        self._reports, self._node, self._tell = reports, node, tell
         self._watch = GpuWatch()
         self._kubelet = PodResources(socket)
         self._begun = False
@@ -192,7 +192,7 @@ class Agent:
         if trouble is not None:
             self._troubles[source] = trouble
         if trouble != before:
-            self._say(f"{source}: {trouble or 'recovered'}")
+            self._tell(f"{source}: {trouble or 'recovered'}")
 
     def _report_changes(self, machine: Machine, why: Mapping[int, str]) -> None:
         """One line for each change; `why` is the problem of each unhealthy GPU."""
@@ -200,12 +200,12 @@ class Agent:
         if before != machine:
             known = {}
             gpus = f"{len(machine.gpus)} x {machine.model or 'GPU'}"
-            self._say(f"node {machine.name}: {gpus}, {len(machine.gpus) - len(why)} healthy")
+            self._tell(f"node {machine.name}: {gpus}, {len(machine.gpus) - len(why)} healthy")
         for gpu in machine.gpus:
             if why.get(gpu.index) != known.get(gpu.index):
                 name = f"GPU {gpu.index}" + (f" ({gpu.uuid})" if gpu.uuid else "")
                 now = f"unhealthy: {why[gpu.index]}" if gpu.index in why else "healthy again"
-                self._say(f"{name} is {now}")
+                self._tell(f"{name} is {now}")
         self._reported = machine, why
 
     def _write(self, report: AgentReport, at: float) -> None:

@@ -292,7 +292,7 @@ def _run_agent(node: str, session: Session, interval: float, socket: str) -> Non
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
     reports = open_reports(session.common.options(), name)
-    agent = Agent(reports, name, say=session.console.event, socket=socket or POD_RESOURCES_SOCKET)
+    agent = Agent(reports, name, tell=session.console.event, socket=socket or POD_RESOURCES_SOCKET)
     agent.run(threading.Event(), interval=max(1.0, interval))
 
 

@@ -102,7 +102,7 @@ class Rule:
     """
 
     code: Code
-    sees: Callable[[Case], Words | None]
+    detect: Callable[[Case], Words | None]
     what: str = "{what}"
     hint: str = "{hint}"
 
@@ -110,7 +110,7 @@ class Rule:
 def verdict(case: Case) -> Diagnosis:
     """The first row of the table that applies."""
     for rule in RULES:
-        seen = rule.sees(case)
+        seen = rule.detect(case)
         if seen is not None:
             words = {**case.words, "code": rule.code, "hint": "", "why": "", **seen}
             what, why = rule.what.format_map(words), words["why"].strip()
@@ -163,13 +163,13 @@ def _by_pod(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Word
 def _refused(pattern: str) -> Callable[[Case], Words | None]:
     """A detection of the newest event in which an API server refuses a pod, by its message."""
 
-    def sees(case: Case) -> Words | None:
+    def detect(case: Case) -> Words | None:
         for event in reversed(case.events):
             if event.kind == "Warning" and (seen := re.search(pattern, event.message, re.DOTALL)):
                 return {**seen.groupdict(), "why": event.message}
         return None
 
-    return sees
+    return detect
 
 
 def _gates(pod: Object) -> list[str]:
@@ -327,7 +327,7 @@ def _hostfile_not_read(case: Case) -> Words | None:
     if any(map(search.see, case.start)):
         return {"what": search.sentence or ""}
     wanted = _NO_SLOTS.search(case.log.text) if case.log is not None else None
-    slots = case.wanted() * (
+    slots = case.worker_count() * (
         parse_count((case.mpijob.get("spec") or {}).get("slotsPerWorker")) or 1
     )
     if wanted is None or int(wanted[1]) > slots:
