@@ -62,7 +62,7 @@ from arena_topo.nodes import cluster_json, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.job_reading import SeenJob, explain_job, read_job
+from arena_topo.reasons.job_reading import SeenJob, explain_now, read_job
 from arena_topo.simulate import SimulationRequest
 from arena_topo.simulate import view as simulation_view
 from arena_topo.simulate.request import plan_of
@@ -250,7 +250,7 @@ class Client:
     def why(self, name: str) -> Explanation:
         """Why a job waits, failed or runs where it does; NotFound if the job does not exist."""
         with self._opened() as backend:
-            return explain_job(backend, name, backend.default_namespace())
+            return explain_now(backend, name, backend.default_namespace())
 
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
         """Delete a job and all that belongs to it; NotFound without the job, unless ignored."""

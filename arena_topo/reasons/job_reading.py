@@ -54,7 +54,7 @@ def read_job(
     """
     may = f"get the training job in namespace {namespace}"
     with privileged(may):
-        explanation = explain_job(backend, name, namespace) if explain else None
+        explanation = explain_now(backend, name, namespace) if explain else None
     try:
         with privileged(may):
             status = backend.job(name, namespace)
@@ -72,7 +72,7 @@ def read_job(
     )
 
 
-def explain_job(backend: Backend, name: str, namespace: str) -> Explanation:
+def explain_now(backend: Backend, name: str, namespace: str) -> Explanation:
     """The explanation of a job; JobNotFound if it does not exist."""
     from arena_topo.reasons import explanation  # noqa: PLC0415 - reads the solver
 
