@@ -12,7 +12,7 @@ from typing import Any
 from arena_topo import __version__
 
 
-def build_facts() -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     """What is known, in arena's order; the commit only where pip has recorded one (PEP 610)."""
     known: dict[str, Any] = {}
     commit = _commit()

@@ -35,7 +35,7 @@ def version(
     if not short and not session.common.quiet:
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
-        known |= build.build_facts()
+        known |= build.facts()
     if output_format is not Output.WIDE:
         session.console.write(format_document(known, output_format))
         return
