@@ -41,7 +41,7 @@ _LANE, _THICKEST = 2.5, 10.0
 _ROW = 360.0
 """Pixels of a row of boxes: four GPUs, or two pairs."""
 
-_LOOKS = {CHOSEN: "on", "": "node", FREE: "node", DOUBT: "node doubt", BROKEN: "broken"}
+_CSS = {CHOSEN: "on", "": "node", FREE: "node", DOUBT: "node doubt", BROKEN: "broken"}
 _USED = "used"
 
 
@@ -136,11 +136,11 @@ def _rate(link: Link, machine: Machine) -> str:
 def _gpu(sheet: Sheet, at: SheetPoint, gpu: int, word: str, ranks: PlacedRanks) -> None:
     """The box of a GPU around a point."""
     x, y = at
-    look = _LOOKS.get(word, _USED)
+    css = _CSS.get(word, _USED)
     if word == CHOSEN and ranks.poor:
-        look = "poor"
-    ink = " on-text" if look in {"on", "poor"} else " used-text" if look == _USED else ""
-    sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), look, corner=7)
+        css = "poor"
+    ink = " on-text" if css in {"on", "poor"} else " used-text" if css == _USED else ""
+    sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), css, corner=7)
     sheet.text((x, y + (-2 if word else 4.5)), f"GPU {gpu}", f"strong middle{ink}")
     if word:
         sentence = f"rank {ranks.of[gpu]}" if word == CHOSEN and gpu in ranks.of else word
@@ -165,9 +165,9 @@ def _nested(
         if around:
             inner = max(around, key=len)
             rest = {own: joins for own, joins in groups.items() if own != inner}
-            look = "frame" if inner != lit else "poor-frame" if ranks.poor else "on-frame"
+            css = "frame" if inner != lit else "poor-frame" if ranks.poor else "on-frame"
             content = _nested(inner, rest, state, ranks, lit)
-            parts.append(frame_sheet(content, _label(groups[inner], state.machine), look))
+            parts.append(frame_sheet(content, _label(groups[inner], state.machine), css))
             left = [gpu for gpu in left if gpu not in inner]
         else:
             sheet = Sheet()
@@ -213,16 +213,16 @@ def _mesh(state: MachineState, ranks: PlacedRanks) -> Sheet:
     machine = state.machine
     spots = _circle(machine)
     sheet = Sheet()
-    look = "slow" if ranks.poor else "lit"
+    css = "slow" if ranks.poor else "lit"
     chosen = set(members(state.chosen))
     others = "faint" if chosen else "link"
     # Marked lines are drawn above the others.
     for pair in sorted(combinations(spots, 2), key=lambda pair: set(pair) <= chosen):
         if (link := machine.link(*pair)).kind is LinkKind.NVLINK:
-            shown = look if set(pair) <= chosen else others
+            shown = css if set(pair) <= chosen else others
             sheet.line([spots[gpu] for gpu in pair], shown, thick=_thickness(link))
     for first, other in _off_nvlink(state):
-        sheet.line((spots[first], spots[other]), f"{look} dashed", thick=3)
+        sheet.line((spots[first], spots[other]), f"{css} dashed", thick=3)
     for gpu, spot in spots.items():
         _gpu(sheet, spot, gpu, state.words[gpu], ranks)
     return sheet

@@ -43,7 +43,7 @@ _MEANING = {
     DOUBT: "some of these are {doubts}; it is not reported which",
     BROKEN: "cannot be used now",
 }
-_LOOKS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
+_CSS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
 
 _SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
 _WIDEST = 820.0
@@ -146,7 +146,7 @@ def draw_network_svg(cluster: Cluster) -> str:
     legend = Sheet()
     at = 0.0
     for sign, meaning in _signs(tree).items():
-        legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+        legend.box((at, 0), (_SQUARE, _SQUARE), _CSS[sign], corner=3)
         legend.text((at + 20, 11), meaning, "small dim", size=SMALL_TEXT)
         at += 42 + text_width(meaning, SMALL_TEXT)
     notes += [f"{EMULATED}."] if cluster.emulated else []
@@ -286,7 +286,7 @@ def _card(part: _Domain | _Row) -> Sheet:
     if isinstance(part, _Row):
         for gpu, sign in enumerate(part.signs):
             corner = (gpu % _WRAPPED * _STEP, gpu // _WRAPPED * _STEP)
-            sheet.box(corner, (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+            sheet.box(corner, (_SQUARE, _SQUARE), _CSS[sign], corner=3)
         x = min(_WRAPPED, len(part.signs)) * _STEP + 8
         sentence = f"{part.free}: {fitting_names(part.nodes, 40)}, {part.what}{part.tail}"
         sheet.text((x, 11), sentence, "small", room=420, size=SMALL_TEXT)

@@ -52,8 +52,8 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: LogComparison | None) -> Non
         along = math.log2(size / first) / math.log2(last / first)
         return _ROOM + _WIDE * along, top + _HIGH * (1 - rate / most)
 
-    def curve(rates: Sequence[tuple[int, float]], look: str, thick: float) -> None:
-        sheet.line([place(*rate) for rate in rates], look, thick=thick)
+    def curve(rates: Sequence[tuple[int, float]], css: str, thick: float) -> None:
+        sheet.line([place(*rate) for rate in rates], css, thick=thick)
 
     sheet.box((_ROOM, top), (_WIDE, _HIGH), "frame", corner=0)
     for step in range(_STEPS + 1):
@@ -76,7 +76,7 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: LogComparison | None) -> Non
         curve(measured, "seen", 3)
         names.append(("seen", "measured"))
     along = _ROOM
-    for look, name in names:
-        sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], look, thick=3)
+    for css, name in names:
+        sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], css, thick=3)
         sheet.text((along + 30, top + _HIGH + 36), name, "small", size=SMALL_TEXT)
         along += 130

@@ -110,9 +110,9 @@ class Rule:
 def verdict(case: Case) -> Diagnosis:
     """The first row of the table that applies."""
     for rule in RULES:
-        seen = rule.detect(case)
-        if seen is not None:
-            words = {**case.words, "code": rule.code, "hint": "", "why": "", **seen}
+        fields = rule.detect(case)
+        if fields is not None:
+            words = {**case.words, "code": rule.code, "hint": "", "why": "", **fields}
             what, why = rule.what.format_map(words), words["why"].strip()
             return Diagnosis(
                 code=Code(words["code"]),
@@ -165,8 +165,8 @@ def _refused(pattern: str) -> Callable[[Case], Words | None]:
 
     def detect(case: Case) -> Words | None:
         for event in reversed(case.events):
-            if event.kind == "Warning" and (seen := re.search(pattern, event.message, re.DOTALL)):
-                return {**seen.groupdict(), "why": event.message}
+            if event.kind == "Warning" and (match := re.search(pattern, event.message, re.DOTALL)):
+                return {**match.groupdict(), "why": event.message}
         return None
 
     return detect
@@ -199,12 +199,12 @@ def _lost_for_good(case: Case) -> Words | None:
 def _node_lost(case: Case) -> Words | None:
     well = {name_of(pod) for pod in case.pods if phase_of(pod) == "Succeeded"}
     lost = {name: why for name, why in case.messages_of(_LOST).items() if name not in well}
-    seen = None if case.rolled_back else _pod_fields(lost)
+    fields = None if case.rolled_back else _pod_fields(lost)
     workers = {name_of(pod) for pod in case.pods if not is_launcher(pod)}
-    if seen is None or case.over or not workers & lost.keys():
-        return seen and {**seen, "hint": case.words["again"]}
+    if fields is None or case.over or not workers & lost.keys():
+        return fields and {**fields, "hint": case.words["again"]}
     nodes = {node_of(pod) for pod in case.pods if name_of(pod) in lost}
-    return {**seen, **_moved(case, seen["why"], nodes)}
+    return {**fields, **_moved(case, fields["why"], nodes)}
 
 
 def _moved(case: Case, why: str, nodes: Collection[str]) -> Words:
@@ -573,12 +573,12 @@ def _gated(case: Case, pod: Object) -> str | None:
 
 def _gated_by_others(case: Case) -> Words | None:
     gates = {name_of(pod): gate for pod in case.pods for gate in _gates(pod) if gate != GATE}
-    seen = _pod_fields(gates)
-    if seen is None:
+    fields = _pod_fields(gates)
+    if fields is None:
         return None
     label = f"{version_of(case.mpijob).traits.job_labels[0]}={case.status.name}"
     why = "the program that set this gate has to lift it"
-    return {**seen, "gate": seen["why"], "why": why, "label": label}
+    return {**fields, "gate": fields["why"], "why": why, "label": label}
 
 
 def _unbound(pod: Object) -> bool:
@@ -671,25 +671,25 @@ def _running(case: Case) -> Words | None:
         return None
     where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    seen: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
+    fields: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
     nodes = {node_of(pod) for pod in case.pods if not is_launcher(pod)}
     names, silence = sorted(filter(case.cordoned, nodes), key=natural_key), _silence(case)
     if overdue := _overdue(case.pods, case.now):
         ending = shortened([f"{pod} on {node}" for pod, node in overdue.items()], MAX_NAMED)
         delete = f"kubectl delete pod {' '.join(overdue)} -n {case.status.namespace}"
-        seen = {
+        fields = {
             "why": f"deleted, but not ended since its grace period: {ending}",
             "hint": "look at the kubelet of the node; if the node is gone for good:"
             f" {delete} --grace-period=0 --force",
         }
     elif names:
         trouble = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} cordoned"
-        seen = {**seen, "why": f"{trouble}; the pods that run there stay"}
+        fields = {**fields, "why": f"{trouble}; the pods that run there stay"}
     elif silence is not None:
         look = f"{case.words['logs']}; look into it: {case.words['attach']} -- ps aux"
-        seen = {"why": f"no output for {duration(silence)}", "hint": look}
-    sentences = (seen["why"], case.status.reason, *_worth(case.status))
-    return {**seen, "what": what, "why": "; ".join(filter(None, sentences))}
+        fields = {"why": f"no output for {duration(silence)}", "hint": look}
+    sentences = (fields["why"], case.status.reason, *_worth(case.status))
+    return {**fields, "what": what, "why": "; ".join(filter(None, sentences))}
 
 
 def _overdue(pods: Collection[Object], now: float) -> dict[str, str]:

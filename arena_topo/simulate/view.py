@@ -243,8 +243,8 @@ def _with_jobs(runs: Sequence[ReplayMeasures], at: int) -> list[SizeMeasures]:
 
 def _offered_load(runs: Sequence[ReplayMeasures]) -> float:
     """The load of a setting: the one asked for, else the mean of its replays."""
-    asked = runs[0].case.load
-    return mean_min_max(run.load for run in runs)[0] if asked is None else asked
+    load = runs[0].case.load
+    return mean_min_max(run.load for run in runs)[0] if load is None else load
 
 
 def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
