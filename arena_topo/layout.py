@@ -275,13 +275,13 @@ def error_text(error: ArenaError, width: int | None = None) -> str:
     Each is a line, folded at `width` columns.
     """
     lines = [fold(note_line(note), width) for note in grouped(error.notes)]
-    lines.append(answer_text(error, width, label=f"{Styled('error:', Style.ERROR)} "))
+    lines.append(refusal(error, width, label=f"{Styled('error:', Style.ERROR)} "))
     if error.arena:
         lines.append(f"  arena: {error.arena}")
     return "\n".join(lines)
 
 
-def answer_text(error: ArenaError, width: int | None = None, *, label: str = "") -> str:
+def refusal(error: ArenaError, width: int | None = None, *, label: str = "") -> str:
     """What an error says, why, and what to try, as an answer; `label` comes before it.
 
     Each is a line, folded at `width` columns.

@@ -152,7 +152,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
                 check_gain(foreseen, name, constrained=any(wish.values()))
         except NotNow as error:
             # That the job would stay is the answer, and no error.
-            console.screen(layout.answer_text(error, console.width) + "\n")
+            console.screen(layout.refusal(error, console.width) + "\n")
             code = error.exit_code
         console.info("Nothing was changed.")
         raise typer.Exit(code)
