@@ -25,7 +25,7 @@ from arena_topo.admin.checks import CheckReport
 from arena_topo.admin.inspection import Inspection
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import machine_svg, network, tables
-from arena_topo.drawing.machine import State
+from arena_topo.drawing.machine import MachineState
 from arena_topo.engines import (
     JobStatus,
     Options,
@@ -55,14 +55,14 @@ from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.jobs import job_order, plan_picture, plan_view, view
 from arena_topo.jobs.job_order import Order
 from arena_topo.jobs.proposal import Proposal, propose
-from arena_topo.layout import painted
+from arena_topo.layout import render_styles
 from arena_topo.manifests.forecast import Move
 from arena_topo.manifests.versions import ApiVersion, VersionName
-from arena_topo.nodes import fabric, overview, top_view
+from arena_topo.nodes import cluster_json, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.seen import SeenJob, explained, read_job
+from arena_topo.reasons.job_reading import SeenJob, explain_now, read_job
 from arena_topo.simulate import SimulationRequest
 from arena_topo.simulate import view as simulation_view
 from arena_topo.simulate.request import plan_of
@@ -254,7 +254,7 @@ class Client:
     def why(self, name: str) -> Explanation:
         """Why a job waits, failed or runs where it does; NotFound if the job does not exist."""
         with self._opened() as backend:
-            return explained(backend, name, backend.default_namespace())
+            return explain_now(backend, name, backend.default_namespace())
 
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
         """Delete a job and all that belongs to it; NotFound without the job, unless ignored."""
@@ -343,19 +343,21 @@ class Client:
         for limit, number in (("tail", tail), ("since", since)):
             if number is not None and number < 0:
                 raise UsageError(f"{limit} is invalid", why=f"{number} is less than 0")
-        asked = LogRequest(
+        request = LogRequest(
             instance=instance,
-            everyone=everyone,
+            all_pods=everyone,
             only=ranks.parse_only(_words(only)) if only else None,
             tags=True,
-            keep=keep,
+            to_archive=keep,
             options=LogOptions(
                 follow=follow, tail=tail, since=since, container=container, previous=previous
             ),
         )
         backend = engine_choice.choose_engine(self.options, tell=self.tell)
         where = backend.default_namespace()
-        shown = following.Shown(backend, name, where, asked, tell=lambda note: self.tell(note.text))
+        shown = following.RequestedLines(
+            backend, name, where, request, tell=lambda note: self.tell(note.text)
+        )
         return Logs(shown, job=name, namespace=where, done=backend.close)
 
     # ------------------------------------------------------------ nodes and the cluster
@@ -529,7 +531,7 @@ class Logs(Iterator[LogLine]):
     """
 
     def __init__(
-        self, shown: following.Shown, *, job: str, namespace: str, done: Callable[[], None]
+        self, shown: following.RequestedLines, *, job: str, namespace: str, done: Callable[[], None]
     ) -> None:
         """No request is sent before the first line is read; `done` is called after the last."""
         self._shown = shown
@@ -567,7 +569,7 @@ class Logs(Iterator[LogLine]):
 
 
 def _lines(
-    shown: following.Shown,
+    shown: following.RequestedLines,
     records: log_view.Records,
     closed: threading.Event,
     done: Callable[[], None],
@@ -591,10 +593,10 @@ _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
     Proposal: plan_view.plan_json,
     Explanation: reasons_view.explanation_json,
     Overview: top_view.nodes_json,
-    CheckReport: admin_view.report_value,
-    Inspection: admin_view.inspection_value,
+    CheckReport: admin_view.check_json,
+    Inspection: admin_view.inspection_json,
     Simulation: simulation_view.simulation_json,
-    Cluster: fabric.network_json,
+    Cluster: cluster_json.network_json,
     Machine: tables.machine_value,
 }
 """The conversion of each value to JSON, for values without ages."""
@@ -642,9 +644,9 @@ def picture(shown: Proposal | Machine | Cluster) -> str:
     UsageError for a plan without a placement by topology; its `refused` if it does not fit.
     """
     if isinstance(shown, Machine):
-        return machine_svg.draw_machine_svg(State(machine=shown))
+        return machine_svg.draw_machine_svg(MachineState(machine=shown))
     if isinstance(shown, Cluster):
-        return network.svg(shown)
+        return network.draw_network_svg(shown)
     if isinstance(shown, Proposal):
         return plan_picture.draw_plan(shown)
     raise TypeError(f"no picture can be made of a {type(shown).__name__}")
@@ -669,7 +671,7 @@ def _on_screen(shown: JobStatus | SeenJob | Explanation) -> str:
 
 
 def _preformatted(screen: str) -> str:
-    return f"<pre>{escape(painted(screen, colours=False))}</pre>"
+    return f"<pre>{escape(render_styles(screen, colours=False))}</pre>"
 
 
 for _seen in (JobStatus, SeenJob, Explanation):

@@ -38,8 +38,8 @@ class Styled(NamedTuple):
     """A cell or a word of a sentence with its style. Its `str` has as many characters.
 
     The style is encoded as letters of a private plane of Unicode, 256 to a style, so that text is
-    aligned, folded and cropped as without styles. `painted` decodes them before text is written;
-    `one_line` escapes these letters in untrusted text.
+    aligned, folded and cropped as without styles. `render_styles` decodes them before text is
+    written; `one_line` escapes these letters in untrusted text.
     """
 
     text: str
@@ -67,7 +67,7 @@ _LETTERS = re.compile(
 )
 
 
-def painted(text: str, *, colours: bool) -> str:
+def render_styles(text: str, *, colours: bool) -> str:
     """A text with its styles as terminal colours, or without them."""
 
     def shown(match: re.Match[str]) -> str:
@@ -162,13 +162,15 @@ Column = tuple[str, Callable[[_T], Cell]]
 """A column of a table: its header, and the cell of a row."""
 
 
-def tabulated(columns: Sequence[Column[_T]], rows: Iterable[_T], *, indent: str = "") -> list[str]:
+def column_table(
+    columns: Sequence[Column[_T]], rows: Iterable[_T], *, indent: str = ""
+) -> list[str]:
     """A table, as `table`, by columns that compute their cells from a row."""
     header = [name for name, _cell in columns]
     return table(header, [[cell(row) for _name, cell in columns] for row in rows], indent=indent)
 
 
-def fitting(
+def fitting_columns(
     columns: Sequence[Column[_T]], rows: Iterable[_T], width: int | None, spare: Iterable[str]
 ) -> list[Column[_T]]:
     """The columns of a table that fit in `width` columns of a terminal; all without a width.
@@ -177,7 +179,7 @@ def fitting(
     """
     fit, rows = list(columns), list(rows)
     for name in (*spare, "") if width is not None else ():
-        lines = [f"{line}\t" for line in tabulated(fit, rows)]
+        lines = [f"{line}\t" for line in column_table(fit, rows)]
         if sum(widths(lines)) + _PADDING * (len(fit) - 1) <= (width or 0):
             break
         fit = [column for column in fit if column[0] != name]
@@ -273,7 +275,7 @@ def error_text(error: ArenaError, width: int | None = None) -> str:
 
     Each is a line, folded at `width` columns.
     """
-    lines = [fold(noted(note), width) for note in grouped(error.notes)]
+    lines = [fold(note_line(note), width) for note in grouped(error.notes)]
     lines.append(refusal(error, width, label=f"{Styled('error:', Style.ERROR)} "))
     if error.arena:
         lines.append(f"  arena: {error.arena}")
@@ -293,7 +295,7 @@ def refusal(error: ArenaError, width: int | None = None, *, label: str = "") -> 
     return "\n".join(lines)
 
 
-def noted(text: str, *, alert: bool = False) -> str:
+def note_line(text: str, *, alert: bool = False) -> str:
     """A note, or a warning, on one line."""
     word = Styled("warning:", Style.WARNING) if alert else Styled("note:", Style.NOTE)
     return f"{word} {one_line(text)}"
@@ -336,7 +338,7 @@ def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
     return wrapped.replace(_NO_BREAK_SPACE, " ")
 
 
-def folded(screen: str, width: int | None) -> str:
+def fold_text(screen: str, width: int | None) -> str:
     """A screen whose lines are wrapped at `width` columns, if given, and indented by two more.
 
     Rows of a table continue at the same column, so that cells stay below their headers. Words
@@ -370,15 +372,15 @@ def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
     if max(map(len, block)) <= width:
         return block
     columns = _columns(block)
-    fitting = [at for at in columns if all(len(line[:at].rstrip()) <= width for line in block)]
-    if len(columns) < _TABLE or columns[-1] + _ROOM <= width or not fitting:
+    fits = [at for at in columns if all(len(line[:at].rstrip()) <= width for line in block)]
+    if len(columns) < _TABLE or columns[-1] + _ROOM <= width or not fits:
         return [
             line if len(line) <= width else fold(line, width, indent=f"{_start(line)}  ")
             for line in block
         ]
     indent = f"{_start(block[-1])}  "
-    rest = _narrowed([(indent + line[fitting[-1] :]).rstrip() for line in block], width)
-    heads = [line[: fitting[-1]].rstrip() for line in block]
+    rest = _narrowed([(indent + line[fits[-1] :]).rstrip() for line in block], width)
+    heads = [line[: fits[-1]].rstrip() for line in block]
     pairs = zip(heads, rest, strict=True)
     return [f"{head}\n{below}" if below.strip() else head for head, below in pairs]
 
@@ -414,7 +416,7 @@ def arena_document(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, ya
     return go_yaml([_for_yaml(item) for item in value])
 
 
-def streamed(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
+def stream_document(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
     """A value of a stream: JSON on one line, or a document of YAML."""
     if yaml:
         return "---\n" + arena_document(value, yaml=True)

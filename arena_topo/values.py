@@ -102,8 +102,8 @@ from arena_topo.reasons.explanation import Explanation as Explanation
 from arena_topo.reasons.explanation import OwnReservation as OwnReservation
 from arena_topo.reasons.explanation import QueuePosition as QueuePosition
 from arena_topo.reasons.explanation import WaitingGang as WaitingGang
+from arena_topo.reasons.job_reading import SeenJob as SeenJob
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
-from arena_topo.reasons.seen import SeenJob as SeenJob
 from arena_topo.simulate import Durations as Durations
 from arena_topo.simulate import ReplayPolicy as ReplayPolicy
 from arena_topo.simulate import SimulationRequest as SimulationRequest

@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from arena_topo.layout import painted
+from arena_topo.layout import render_styles
 
-plain = partial(painted, colours=False)
+plain = partial(render_styles, colours=False)

@@ -153,7 +153,7 @@ class World:
         config = self.config
         if token:
             config = kubeconfig(Path(f"{config}-{token}"), self.api.url, user={"token": token})
-        how = {"say": self.said.append, "socket": self.kubelet.socket, **how}
+        how = {"tell": self.said.append, "socket": self.kubelet.socket, **how}
         return Agent(open_reports(Options(kubeconfig=config), "node-1"), "node-1", **how)
 
     def hold(self, *pods: bytes) -> None:
@@ -229,7 +229,7 @@ def test_readers_understand_all_of_it(world):
     world.hold(a_pod("train", "GPU-bb"))
     world.gpus("GPU-aa", "GPU-bb", "GPU-cc", "GPU-dd")
     world.agent().once()
-    found = documents.from_config_map(world.stored)
+    found = documents.gpus_from_config_map(world.stored)
     assert (found.machine.name, found.healthy) == ("node-1", 0b1111)
     assert documents.uuids(world.stored) == FOUR
     assert documents.allocations(world.stored).gpus == {"default/train": gpu_set([1])}

@@ -108,7 +108,7 @@ def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggeste
     job, said = running(world), "job demo has no pod worker-1"
     with pytest.raises(NotFound, match=said) as attaching_to:
         attach(world, job, "true", instance="worker-1")
-    log = follow.Shown(world.backend, "demo", "default", LogRequest(instance="worker-1"))
+    log = follow.RequestedLines(world.backend, "demo", "default", LogRequest(instance="worker-1"))
     with pytest.raises(NotFound, match=said) as reading:
         next(iter(log))
     assert attaching_to.value.hint == reading.value.hint == "did you mean demo-worker-1?"

@@ -335,7 +335,7 @@ def test_a_table_of_measured_sets_has_its_day_beside_each_forecast():
     quad = replace(quad, measured=((gpu_set(range(4)), 61.5),), measured_on=when)
     document = config_map(quad, quad.everything)
     assert document["data"]["busBandwidthMeasured"] == when
-    read = documents.from_config_map(document).machine
+    read = documents.gpus_from_config_map(document).machine
     found = bandwidth(4, machine=read)
     assert (found.point, found.measured) == (61.5, f"measured {when}")
     # The equal machines of a cluster share the table and its day.

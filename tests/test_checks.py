@@ -522,22 +522,22 @@ def test_without_a_cluster_there_is_nothing_to_check(check):
 REPORT = CheckReport(
     namespace="team-a",
     findings=(
-        Prerequisite(name="mpijobs", outcome=CheckResult.OK, found="v2beta1"),
+        Prerequisite(name="mpijobs", outcome=CheckResult.OK, finding="v2beta1"),
         Prerequisite(
             name="controller",
             outcome=CheckResult.WARN,
-            found="none: users start their own waiting jobs, with submit --wait or resume",
+            finding="none: users start their own waiting jobs, with submit --wait or resume",
             fix=FIX,
         ),
         Prerequisite(
-            name="pod security", outcome=CheckResult.FAIL, found="restricted", fix="do something"
+            name="pod security", outcome=CheckResult.FAIL, finding="restricted", fix="do something"
         ),
     ),
 )
 
 
 def test_a_report_is_a_table_with_the_way_out_below_each_row():
-    assert plain(shown.report(REPORT)) == (
+    assert plain(shown.check_text(REPORT)) == (
         "CHECK         RESULT  FOUND\n"
         "mpijobs       ok      v2beta1\n"
         "controller    warn    none: users start their own waiting jobs, with submit --wait or"
@@ -549,7 +549,7 @@ def test_a_report_is_a_table_with_the_way_out_below_each_row():
 
 
 def test_on_a_narrow_terminal_sentences_are_wrapped_and_command_lines_are_not():
-    text = shown.report(REPORT, width=60)
+    text = shown.check_text(REPORT, width=60)
     assert all(len(line) <= 60 for line in text.splitlines() if "fix: " not in line)
     assert f"fix: {FIX}\n" in text
 
@@ -557,7 +557,7 @@ def test_on_a_narrow_terminal_sentences_are_wrapped_and_command_lines_are_not():
 def test_a_report_passes_unless_something_fails():
     assert not REPORT.passed
     assert CheckReport(namespace="a", findings=REPORT.findings[:2]).passed
-    assert shown.report_value(REPORT)["passed"] is False
+    assert shown.check_json(REPORT)["passed"] is False
 
 
 # ---------------------------------------------------------------- check JOB
@@ -586,7 +586,7 @@ def inspected(*sights: WorkerGpus, guarantee: str = "gpus") -> Inspection:
         instances=(Instance(name="demo-worker-0", status="Running", created=0.0),),
         forecast=PlacementForecast(state="placed", guarantee=guarantee),
     )
-    return Inspection(status=status, differences=(), sights=sights)
+    return Inspection(status=status, differences=(), workers=sights)
 
 
 SEEN = (
@@ -598,7 +598,7 @@ SEEN = (
 
 
 def test_visible_gpus_are_shown_beside_planned_gpus():
-    assert plain(shown.inspection(inspected(*SEEN))) == (
+    assert plain(shown.inspection_text(inspected(*SEEN))) == (
         "WORKER         NODE  PLANNED  RESULT   SEES\n"
         "demo-worker-0  n1    0,1      ok       GPU-00000000, GPU-00000000\n"
         "demo-worker-1  n1    2,3      differs  GPU-00000001, GPU-00000009\n"
@@ -609,8 +609,8 @@ def test_visible_gpus_are_shown_beside_planned_gpus():
 
 def test_other_gpus_are_a_fault_only_where_these_were_guaranteed():
     exact, loose = inspected(*SEEN[:2]), inspected(*SEEN[:2], guarantee="node")
-    assert [exact.outcome(one) for one in exact.sights] == [Seen.OK, Seen.DIFFERS]
-    assert [loose.outcome(one) for one in loose.sights] == [Seen.OK, Seen.OTHERS]
+    assert [exact.outcome(one) for one in exact.workers] == [Seen.OK, Seen.DIFFERS]
+    assert [loose.outcome(one) for one in loose.workers] == [Seen.OK, Seen.OTHERS]
     assert (exact.passed, loose.passed) == (False, True)
     few = inspected(SEEN[2], guarantee="node")
     assert (few.outcome(SEEN[2]), few.passed) == (Seen.DIFFERS, False)
@@ -618,7 +618,7 @@ def test_other_gpus_are_a_fault_only_where_these_were_guaranteed():
 
 
 def test_an_inspection_as_json_has_the_uuids_whole():
-    value = json.loads(layout.go_json(shown.inspection_value(inspected(SEEN[1]))))
+    value = json.loads(layout.go_json(shown.inspection_json(inspected(SEEN[1]))))
     assert value["workers"][0]["plannedUUIDs"] == ["GPU-00000001-a", "GPU-00000001-b"]
     assert value["workers"][0]["seen"][1] == {"index": 1, "name": "V100", "uuid": "GPU-00000009-b"}
     assert (value["passed"], value["workers"][0]["result"]) == (False, "differs")

@@ -307,7 +307,7 @@ def understood(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     line = completion.PartialLine({})
     for word in words:
         line.read(word)
-    if line.reader.waiting is not None or line.lost:
+    if line.reader.waiting is not None or line.unknown:
         raise UsageError("not whole")
     flags = [f"--{name}={value}" for name, value in line.reader.given_options]
     return line.path, flags, line.reader.positionals

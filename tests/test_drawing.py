@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.drawing import network
-from arena_topo.drawing.machine import State, draw_machine
+from arena_topo.drawing.machine import MachineState, draw_machine
 from arena_topo.topology import (
     GPU,
     NIC,
@@ -48,7 +48,9 @@ def preset(name):
 
 
 def drawn(machine, *, pairs=True, unicode=True, width=100, **state):
-    return draw_machine(State(machine=machine, **state), pairs=pairs, unicode=unicode, width=width)
+    return draw_machine(
+        MachineState(machine=machine, **state), pairs=pairs, unicode=unicode, width=width
+    )
 
 
 def gpus_of(text):

@@ -368,7 +368,7 @@ def flat_file(**more):
 def test_with_one_given_speed_no_node_is_limited_by_itself():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
     file = fabric.parse_fabric(flat_file(bandwidthGBps=50), where="f.yaml")
-    result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
+    result = fabric.fabric_from_file(file, pairs(SPINE, LEAF), rdma=nics)
     assert rates(result) == [None, 50.0]
     assert (result.limits, result.notes) == ({}, ())
 
@@ -376,7 +376,7 @@ def test_with_one_given_speed_no_node_is_limited_by_itself():
 def test_a_file_that_gives_no_speed_leaves_slow_nodes_to_themselves():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
     file = fabric.parse_fabric(flat_file(), where="f.yaml")
-    result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
+    result = fabric.fabric_from_file(file, pairs(SPINE, LEAF), rdma=nics)
     assert (rates(result), result.limits, result.notes) == ([None, None], {"c": 1.25}, ())
 
 
@@ -499,7 +499,7 @@ def halls():
 def from_yaml(name, **known):
     path = FABRICS / name
     file = fabric.parse_fabric(yaml.safe_load(path.read_text()), where=name)
-    return fabric.from_file(file, halls(), **known)
+    return fabric.fabric_from_file(file, halls(), **known)
 
 
 def test_a_fabric_file_gives_names_and_bandwidths():
@@ -534,14 +534,14 @@ def test_a_level_of_a_file_that_no_node_knows_is_mentioned():
             {"name": "rack", "label": "example.com/rack"},
         ]
     }
-    result = fabric.from_file(fabric.parse_fabric(written, where="f.yaml"), halls())
+    result = fabric.fabric_from_file(fabric.parse_fabric(written, where="f.yaml"), halls())
     assert words(result) == ["hall", "rack"]
     assert rates(result) == [None, None, None]
     assert result.notes == ("no node has the label example.com/hallway: the level row is not used",)
 
 
 def test_a_file_may_know_nothing_but_the_speed_of_a_flat_network():
-    result = fabric.from_file(
+    result = fabric.fabric_from_file(
         fabric.parse_fabric({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
     )
     assert (result.tiers, result.beyond) == ((), 12.5)
@@ -549,7 +549,9 @@ def test_a_file_may_know_nothing_but_the_speed_of_a_flat_network():
 
 def test_levels_of_a_file_may_be_equally_fast():
     written = {"levels": [level(), level(name="row", label="example.com/row")], "beyondGBps": 50}
-    assert rates(fabric.from_file(fabric.parse_fabric(written, where="f.yaml"), halls())) == [
+    assert rates(
+        fabric.fabric_from_file(fabric.parse_fabric(written, where="f.yaml"), halls())
+    ) == [
         50.0,
         50.0,
         50.0,

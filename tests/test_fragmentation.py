@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from arena_topo.job import MPIJob
 from arena_topo.jobs.proposal import propose
-from arena_topo.layout import folded
+from arena_topo.layout import fold_text
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation as screen
 from arena_topo.nodes.fragmentation import CombinableNodes, Gang, NodeGroup, measure_fragmentation
@@ -533,7 +533,7 @@ def broken_thousand() -> Cluster:
 
 
 def test_a_thousand_nodes_of_many_sorts_fit_on_a_screen():
-    text = folded(screen.fragmentation_screen(measure_fragmentation(broken_thousand())), 80)
+    text = fold_text(screen.fragmentation_screen(measure_fragmentation(broken_thousand())), 80)
     assert text == (HERE / "screens" / "top-node-frag-1000.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
 

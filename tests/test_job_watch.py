@@ -25,7 +25,7 @@ from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, LogTurn, Source
 from arena_topo.errors import ArenaError, JobNotFound
 from arena_topo.gang.wait import wait_until_over
-from arena_topo.joblogs.follow import Shown
+from arena_topo.joblogs.follow import RequestedLines
 from arena_topo.joblogs.log_request import LogRequest
 
 
@@ -118,9 +118,9 @@ def test_the_logs_of_64_workers_take_one_list_and_one_watch_of_their_pods(
         # The server has forgotten when the job last changed.
         api.compact()
     api.requests.clear()
-    asked = LogRequest(everyone=True, options=FOLLOW)
+    asked = LogRequest(all_pods=True, options=FOLLOW)
     lines, turns = 0, 0
-    for batch in Shown(backend, "demo", "default", asked):
+    for batch in RequestedLines(backend, "demo", "default", asked):
         lines += len(batch)
         # An empty batch comes ten times a second.
         turns += not batch and lines >= 65
@@ -157,9 +157,9 @@ def test_where_only_three_threads_can_be_started_all_logs_are_followed(
     running(backend, operator, "one", workers=20)
     for worker in range(20):
         api.write(f"demo-worker-{worker}", "here", at=stamp(1))
-    asked = LogRequest(everyone=True, options=FOLLOW, keep=False)
+    asked = LogRequest(all_pods=True, options=FOLLOW, to_archive=False)
     texts = Counter[str]()
-    for batch in Shown(backend, "demo", "default", asked):
+    for batch in RequestedLines(backend, "demo", "default", asked):
         texts.update(entry.line.text.decode() for entry in batch)
         if (
             texts.total() == 21
@@ -178,7 +178,9 @@ def test_where_no_thread_can_be_started_a_follow_is_refused(
     monkeypatch.setattr(daemon_thread, "threading", SimpleNamespace(Thread=ScarceThread))
     monkeypatch.setattr(ScarceThread, "left", left)
     with pytest.raises(ArenaError, match="can start no more threads") as refused:
-        list(Shown(backend, "demo", "default", LogRequest(options=FOLLOW, keep=False)))
+        list(
+            RequestedLines(backend, "demo", "default", LogRequest(options=FOLLOW, to_archive=False))
+        )
     assert "ulimit -u" in str(refused.value.hint)
     until(lambda: not any(isinstance(one, ScarceThread) for one in threading.enumerate()))
 
@@ -189,7 +191,7 @@ def test_a_log_that_is_only_read_takes_one_list_and_no_watch(
     running(backend, operator, "one")
     api.requests.clear()
     asked = LogRequest(options=LogOptions())
-    assert sum(len(batch) for batch in Shown(backend, "demo", "default", asked)) == 1
+    assert sum(len(batch) for batch in RequestedLines(backend, "demo", "default", asked)) == 1
     counts = asked_for(api)
     assert (counts["list pods"], counts["read demo"], counts["read log"]) == (1, 1, 1)
     assert not any("watch" in one for one in api.requests)

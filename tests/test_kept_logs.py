@@ -984,8 +984,8 @@ def test_no_value_in_a_head_stops_anybody(tmp_path: Path, file: str, odd: object
         name.write_bytes(before + json.dumps({**sound, key: odd}).encode() + feed + rows)
         for kept in archive.kept(SERVER, "team", "train"):
             assert len(list(archive.lines(kept))) in {1, 2}
-            notices.archive_note(kept, asked=True, older=1, root=archive.root)
-            notices.ended_as(kept)
+            notices.archive_note(kept, requested=True, older=1, root=archive.root)
+            notices.archived_error(kept)
             lines = LineAttributor(slots=kept.slots or None)
             saving = Saving(tmp_path / f"saved-{key}")
             for one in archive.lines(kept):
@@ -1020,7 +1020,7 @@ def test_a_row_without_a_time_is_left_out(tmp_path: Path, at: bytes):
     head, first, last = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(head + first + at + b" text\n" + last)
     assert texts(archive) == [b"first", b"last"]
-    assert notices.archive_note(newest(archive), asked=True, older=0, root=None).text
+    assert notices.archive_note(newest(archive), requested=True, older=0, root=None).text
     cut = b"# cut " + at + b" 5\n"
     file.write_bytes(head + cut + first)
     assert texts(archive) == [b"first"]

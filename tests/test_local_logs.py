@@ -761,7 +761,7 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes; echo after"))
     started(engine, "demo")
     asked = LogRequest(options=replace(FOLLOW, unfinished=True))
-    shown = iter(follow.Shown(engine, "demo", "default", asked))
+    shown = iter(follow.RequestedLines(engine, "demo", "default", asked))
     while not any(next(shown)):
         pass
     shown.close()

@@ -71,11 +71,11 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
 ):
     """64 workers of which one, and the launcher, hold up all the others; nothing is shown."""
     monkeypatch.setattr(window, "MOST_LINES", 4000)
-    pipeline = Pipeline(LogRequest(everyone=True, fold=True), slots=1, total=WORKERS, whole=True)
+    pipeline = Pipeline(LogRequest(all_pods=True, fold=True), slots=1, total=WORKERS, whole=True)
     names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
     workers = [Source(pod=name, uid=name, worker=one) for one, name in names]
     for one in (CHIEF, *workers):
-        pipeline.notice(Notice(turn=LogTurn.JOINED, source=one))
+        pipeline.add_notice(Notice(turn=LogTurn.JOINED, source=one))
     came = shown = most = 0
     for number in range(400):
         batch = [Line(one, 10 + number, b"", b"step %d" % number) for one in workers[1:]]
@@ -83,5 +83,5 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
         shown += sum(one.total for one in pipeline.put(batch, number / 1000))
         most = max(most, came - shown)
     assert 2000 < most <= 5000
-    shown += sum(one.total for one in pipeline.rest())
+    shown += sum(one.total for one in pipeline.remaining())
     assert shown == came

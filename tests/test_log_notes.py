@@ -19,16 +19,16 @@ from arena_topo.engines.log_files import LogWriter
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs.follow import AFTER_END, POD_SILENCE
 from arena_topo.joblogs.log_request import SILENT, End, LogRequest
-from arena_topo.joblogs.notices import DELETED, GATHER
+from arena_topo.joblogs.notices import DELETION_DELAY, GATHER
 from arena_topo.joblogs.pod_selection import not_started_error
 from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import PlacementForecast
 from arena_topo.manifests.cause import CauseCode, because, in_words
 
-ALL = LogRequest(everyone=True, options=FOLLOW)
+ALL = LogRequest(all_pods=True, options=FOLLOW)
 AGAIN = Source(pod="demo-launcher-again", uid="3", chief=True)
-ALL_NOW = LogRequest(everyone=True)
+ALL_NOW = LogRequest(all_pods=True)
 BEFORE = LogOptions(previous=True)
 SECOND = 1_000_000_000
 FEW = tuple(Source(pod=f"demo-worker-{index}", uid=f"w{index}", worker=index) for index in range(5))
@@ -71,20 +71,20 @@ def failed(status: JobStatus, source: Source, failure: str, **more: float) -> Jo
 @pytest.mark.parametrize(
     ("turn", "late", "said"),
     [
-        (LogTurn.GONE, DELETED, "5 pods are gone: their logs end here"),
+        (LogTurn.GONE, DELETION_DELAY, "5 pods are gone: their logs end here"),
         (LogTurn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
     ],
 )
 def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
     one = course(ALL, LAUNCHER)
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     error = ClusterError("cut") if turn is LogTurn.BROKEN else None
     start = 20.0
     for source in FEW:
-        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+        one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
     for number, source in enumerate(FEW):
         at = start + number * GATHER / 10
-        assert one.notice(Notice(turn=turn, source=source, error=error), at) == []
+        assert one.add_notice(Notice(turn=turn, source=source, error=error), at) == []
     assert one.pending_notes(start + late - 0.01) == []
     [note] = one.pending_notes(start + late)
     assert note.text == f"{said}: demo-worker-0, demo-worker-1, demo-worker-2 and 2 more"
@@ -94,9 +94,9 @@ def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
 def test_what_happens_to_one_pod_is_told_of_that_pod():
     one = course(ALL, LAUNCHER, *FEW)
     for source in FEW:
-        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
-    one.notice(Notice(turn=LogTurn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
-    one.notice(Notice(turn=LogTurn.GONE, source=FEW[4]), 0.0)
+        one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+    one.add_notice(Notice(turn=LogTurn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
+    one.add_notice(Notice(turn=LogTurn.GONE, source=FEW[4]), 0.0)
     assert [note.text for note in one.pending_notes()] == [
         "the connection to the log of demo-worker-3 is lost and taken up again: cut",
         "demo-worker-4 is gone: its log ends here",
@@ -116,22 +116,22 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
             replace(second, created=10.0, launcher=True, chief=False, failure="ended so"),
         ),
     )
-    one = course(LogRequest(everyone=True))
-    one = type(one)(status, LogRequest(everyone=True), lambda _: True)
+    one = course(LogRequest(all_pods=True))
+    one = type(one)(status, LogRequest(all_pods=True), lambda _: True)
     for source in (AGAIN, LAUNCHER):
-        assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0) == []
+        assert one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 0.0) == []
     assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
 
 
 def test_the_next_try_is_told_and_how_the_one_before_ended():
     known = failed(job(Phase.RUNNING, LAUNCHER), LAUNCHER, "ended with exit code 7")
     one = course(LogRequest(options=FOLLOW), LAUNCHER)
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    one.saw(known, 1.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.update_job(known, 1.0)
     assert one.pending_notes() == []
-    [note] = one.notice(Notice(turn=LogTurn.JOINED, source=AGAIN), 2.0)
+    [note] = one.add_notice(Notice(turn=LogTurn.JOINED, source=AGAIN), 2.0)
     assert note.text == "demo-launcher-again is the launcher's next try"
-    one.saw(known, 3.0)
+    one.update_job(known, 3.0)
     assert [note.text for note in one.pending_notes()] == [
         "demo-launcher, the launcher's try before, ended with exit code 7"
     ]
@@ -234,8 +234,8 @@ def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
     one = course(LogRequest(instance=WORKER.pod, options=FOLLOW))
     status = job(Phase.RUNNING, LAUNCHER, WORKER)
     one = type(one)(status, LogRequest(instance=WORKER.pod, options=FOLLOW), WORKER.__eq__)
-    one.notice(Notice(turn=LogTurn.JOINED, source=WORKER), 0.0)
-    one.notice(Notice(turn=LogTurn.ENDED, source=WORKER), 1.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=WORKER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=WORKER), 1.0)
     assert ended(one, status, 1.1) is None
     assert ended(one, status, 1.0 + AFTER_END) is End.POD
 
@@ -244,10 +244,10 @@ def test_pods_that_end_with_their_job_are_no_news():
     status = job(Phase.FAILED, LAUNCHER, WORKER)
     over = failed(failed(status, LAUNCHER, "x", finished=10.0), WORKER, "y", finished=12.0)
     one = course(ALL, LAUNCHER, WORKER)
-    one.saw(over, 0.0)
+    one.update_job(over, 0.0)
     assert one.pending_notes() == []
     other = course(ALL, LAUNCHER, WORKER)
-    other.saw(failed(over, WORKER, "ended with exit code 9", finished=8.0), 0.0)
+    other.update_job(failed(over, WORKER, "ended with exit code 9", finished=8.0), 0.0)
     assert [note.text for note in other.pending_notes()] == ["demo-worker-0 ended with exit code 9"]
 
 
@@ -257,38 +257,38 @@ def test_pods_that_end_with_their_job_are_no_news():
 def test_a_log_that_is_open_and_empty_is_told_of_and_one_that_had_lines_is_not():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    assert one.waiting(running, None, 0.0) == (False, None)
-    _, waiting = one.waiting(running, None, POD_SILENCE)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    assert one.wait_reason(running, None, 0.0) == (False, None)
+    _, waiting = one.wait_reason(running, None, POD_SILENCE)
     assert waiting is not None
     assert (waiting.reason, waiting.what) == (SILENT, "runs, but has written nothing yet")
-    assert not one.came([], POD_SILENCE)
-    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], POD_SILENCE)
+    assert not one.add_lines([], POD_SILENCE)
+    assert one.add_lines([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], POD_SILENCE)
     # The stream may end before the pod does.
-    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), POD_SILENCE)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), POD_SILENCE)
     for second in range(9):
-        assert one.waiting(running, None, 2 * POD_SILENCE + second) == (False, None)
+        assert one.wait_reason(running, None, 2 * POD_SILENCE + second) == (False, None)
 
 
 def test_a_job_whose_pods_have_ended_does_not_seem_to_wait():
     one = course()
     status = job(Phase.RUNNING, LAUNCHER)
     over = replace(status, instances=tuple(replace(p, finished=1.0) for p in status.instances))
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
-    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
-    assert one.waiting(over, None, 9.0) == (False, None)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_lines([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
+    assert one.wait_reason(over, None, 9.0) == (False, None)
 
 
 def test_a_suspended_job_is_called_suspended():
     status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
-    _, waiting = course().waiting(status, Start.RESUME, 0.0)
+    _, waiting = course().wait_reason(status, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended"
     held = replace(
         status, forecast=PlacementForecast(state="held", cause=in_words("node a is lost"))
     )
-    _, waiting = course().waiting(held, Start.RESUME, 0.0)
+    _, waiting = course().wait_reason(held, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended: node a is lost"
 
@@ -296,17 +296,17 @@ def test_a_suspended_job_is_called_suspended():
 def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who_starts_it():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    one.waiting(running, None, 0.0)
-    _, waiting = one.waiting(running, Start.RESUME, POD_SILENCE)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.wait_reason(running, None, 0.0)
+    _, waiting = one.wait_reason(running, Start.RESUME, POD_SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("runs, but has written nothing yet", None)
     suspended = job(Phase.SUSPENDED, LAUNCHER)
-    _, waiting = one.waiting(suspended, Start.RESUME, POD_SILENCE)
+    _, waiting = one.wait_reason(suspended, Start.RESUME, POD_SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("is suspended", Start.RESUME)
-    assert not one.came([], POD_SILENCE)
-    assert one.waiting(suspended, Start.RESUME, POD_SILENCE) == (False, None)
+    assert not one.add_lines([], POD_SILENCE)
+    assert one.wait_reason(suspended, Start.RESUME, POD_SILENCE) == (False, None)
 
 
 def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
@@ -340,7 +340,7 @@ def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(wor
     with pytest.raises(
         NotFound, match=r"pod demo-launcher is not running|job demo has no pods yet"
     ) as early:
-        Showing(world, LogRequest(everyone=True)).rest()
+        Showing(world, LogRequest(all_pods=True)).rest()
     assert "cannot be placed now" in (early.value.why or "")
 
 
@@ -365,13 +365,13 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
 
 def test_a_moment_out_of_sight_is_no_news():
     one = course()
-    assert list(one.sight("no answer", 0.0)) == []
-    assert list(one.sight("no answer", POD_SILENCE - 0.1)) == []
-    assert list(one.sight(None, POD_SILENCE)) == []
-    assert list(one.sight("no answer", POD_SILENCE)) == []
-    [note] = one.sight("no answer", 2 * POD_SILENCE)
+    assert list(one.connection_notes("no answer", 0.0)) == []
+    assert list(one.connection_notes("no answer", POD_SILENCE - 0.1)) == []
+    assert list(one.connection_notes(None, POD_SILENCE)) == []
+    assert list(one.connection_notes("no answer", POD_SILENCE)) == []
+    [note] = one.connection_notes("no answer", 2 * POD_SILENCE)
     assert note.warns
-    assert list(one.sight("no answer", 3 * POD_SILENCE)) == []
+    assert list(one.connection_notes("no answer", 3 * POD_SILENCE)) == []
 
 
 # ---------------------------------------------------------------- what is kept
@@ -463,10 +463,12 @@ def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
     keep(still_world, archive, lines, phase=Phase.FAILED, code=1)
     tail = LogOptions(tail=1)
     assert Showing(still_world, LogRequest(options=tail), archive).rest() == ["run 2"]
-    everyone = LogRequest(everyone=True, options=tail)
+    everyone = LogRequest(all_pods=True, options=tail)
     assert Showing(still_world, everyone, archive).rest() == ["run 1", "run 2"]
     assert Showing(still_world, LogRequest(options=BEFORE), archive).rest() == ["run 1"]
-    assert Showing(still_world, LogRequest(options=BEFORE, kept=True), archive).rest() == ["run 1"]
+    assert Showing(still_world, LogRequest(options=BEFORE, from_archive=True), archive).rest() == [
+        "run 1"
+    ]
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -476,7 +478,9 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
     archive = Archive(tmp_path / "kept")
     keep(still_world, archive, spoken(LAUNCHER, "one"), phase=Phase.FAILED, code=1)
     with pytest.raises(NotFound, match="nothing is archived of the log of demo-worker-0") as gone:
-        Showing(still_world, LogRequest(instance="demo-worker-0", kept=kept), archive).rest()
+        Showing(
+            still_world, LogRequest(instance="demo-worker-0", from_archive=kept), archive
+        ).rest()
     assert gone.value.why == "the pods of demo are gone; kept are the logs of: demo-launcher"
     assert "logs --kept --all demo" in (gone.value.hint or "")
 
@@ -501,15 +505,15 @@ def test_a_container_of_a_job_that_is_gone_of_which_nothing_is_kept_is_an_error(
 def test_a_log_that_cannot_be_read_is_not_called_silent():
     one = course(LogRequest(options=FOLLOW))
     refused = ClusterError("the API server refused it", why="dial tcp: connection refused")
-    one.notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER, error=refused), 0.0)
-    _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, 60.0)
+    one.add_notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER, error=refused), 0.0)
+    _, waiting = one.wait_reason(job(Phase.RUNNING, LAUNCHER), None, 60.0)
     assert waiting is not None
     assert waiting.what == (
         "waits: its log cannot be read yet: the API server refused it"
         " (dial tcp: connection refused)"
     )
-    one.notice(Notice(turn=LogTurn.RESUMED, source=LAUNCHER), 61.0)
+    one.add_notice(Notice(turn=LogTurn.RESUMED, source=LAUNCHER), 61.0)
     for now in (61.0, 61.0 + POD_SILENCE):
-        _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, now)
+        _, waiting = one.wait_reason(job(Phase.RUNNING, LAUNCHER), None, now)
     assert waiting is not None
     assert waiting.what == "runs, but has written nothing yet"

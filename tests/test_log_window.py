@@ -34,7 +34,7 @@ def said(rank: int, text: str, at: float = 0.0) -> Entry:
 def joined(*ranks: int, whole: bool = False, fold: bool = True) -> Window:
     found = Window(whole=whole, fold=fold)
     for one in ranks:
-        found.join(PODS[one])
+        found.open_log(PODS[one])
     return found
 
 
@@ -48,7 +48,7 @@ def texts(entries: Iterable[Entry]) -> list[str]:
 
 def folded(*entries: Entry) -> list[tuple[str, list[int | None]]]:
     whole = Window(whole=True)
-    return shown([*whole.put(entries, 0.0), *whole.rest()])
+    return shown([*whole.put(entries, 0.0), *whole.remaining()])
 
 
 # ---------------------------------------------------------------- order
@@ -75,7 +75,7 @@ def test_the_log_of_one_pod_alone_waits_for_nothing():
 def test_a_log_that_has_ended_is_not_waited_for():
     found = joined(0, 1, fold=False)
     assert found.put([said(0, "x", 2)], 0.0) == []
-    found.end(PODS[1])
+    found.end_log(PODS[1])
     assert texts(found.put([], 0.0)) == ["x"]
 
 
@@ -84,7 +84,7 @@ def test_a_clock_that_is_set_back_changes_no_order_within_a_log(later: int):
     found = joined(0, 1, fold=False)
     lines = [said(0, "a", 5), said(0, "b", 1), said(1, "c", 9)]
     out = found.put(lines[: 2 + later], 0.0) + found.put(lines[2 + later :], 0.1)
-    assert texts([*out, *found.rest()]) == ["a", "b", "c"]
+    assert texts([*out, *found.remaining()]) == ["a", "b", "c"]
 
 
 def test_a_clock_that_is_set_back_changes_no_order_of_the_ranks_in_a_log():
@@ -92,19 +92,19 @@ def test_a_clock_that_is_set_back_changes_no_order_of_the_ranks_in_a_log():
     lines = [Line(LAUNCHER, at, b"", b"%d" % at) for at in (9, 5, 7)]
     entries = [Entry(line, line.text, (ranks[i % 2],)) for i, line in enumerate(lines)]
     found = Window(whole=True)
-    assert texts([*found.put(entries, 0.0), *found.rest()]) == ["9", "5", "7"]
+    assert texts([*found.put(entries, 0.0), *found.remaining()]) == ["9", "5", "7"]
 
 
 def test_logs_that_are_read_whole_wait_for_those_that_are_to_come_but_three_seconds():
     found = joined(0, whole=True, fold=False)
-    found.await_([PODS[1].pod])
+    found.expect([PODS[1].pod])
     assert found.put([said(0, "x", 2)], 0.0) == []
     assert found.put([], BACKLOG_SECONDS - 0.1) == []
     assert texts(found.put([], BACKLOG_SECONDS)) == ["x"]
     late = joined(0, whole=True, fold=False)
-    late.await_([PODS[1].pod])
+    late.expect([PODS[1].pod])
     assert late.put([said(0, "second", 2)], 0.0) == []
-    late.join(PODS[1])
+    late.open_log(PODS[1])
     assert texts(late.put([said(1, "first", 1), said(1, "third", 3)], 0.1)) == ["first", "second"]
 
 
@@ -133,7 +133,7 @@ def test_a_line_never_moves_up_past_one_of_its_own_speaker():
 def test_a_speaker_that_repeats_itself_is_counted():
     whole = Window(whole=True)
     whole.put([said(0, "retrying", at / 100) for at in range(12)], 0.0)
-    (one,) = whole.rest()
+    (one,) = whole.remaining()
     assert (one.total, one.times, len(one.speakers)) == (12, (12,), 1)
     assert folded(said(0, "a"), said(0, "b"), said(0, "a")) == [("a", [0]), ("b", [0]), ("a", [0])]
 
@@ -194,7 +194,7 @@ def test_nothing_is_lost_or_doubled_and_no_log_changes_its_order(
             out += found.put(entries, now)
             assert found.size <= most
             now += pause
-        out += found.rest()
+        out += found.remaining()
     assert found.size == 0
     counted: Counter[tuple[Speaker, bytes]] = Counter()
     after: dict[Speaker, list[bytes]] = {one: [] for one in RANKS[:4]}
@@ -214,12 +214,12 @@ def test_nothing_is_lost_or_doubled_and_no_log_changes_its_order(
 
 def notices(pipeline: Pipeline, *sources: Source) -> Pipeline:
     for one in sources:
-        pipeline.notice(Notice(turn=LogTurn.JOINED, source=one))
+        pipeline.add_notice(Notice(turn=LogTurn.JOINED, source=one))
     return pipeline
 
 
 def test_a_line_that_is_followed_is_on_the_screen_within_half_a_second():
-    pipeline = notices(Pipeline(LogRequest(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
+    pipeline = notices(Pipeline(LogRequest(all_pods=True, fold=True, options=FOLLOW)), *PODS[:2])
     lines = [Line(one, at, b"", b"%d" % at) for at, one in enumerate(PODS[:2], 1)]
     found = pipeline.put(lines, 0.0)
     found += [entry for turn in range(1, 6) for entry in pipeline.put([], turn / 10)]
@@ -228,11 +228,11 @@ def test_a_line_that_is_followed_is_on_the_screen_within_half_a_second():
 
 
 def test_nobody_waits_for_the_like_of_a_line_from_a_log_that_has_ended():
-    pipeline = notices(Pipeline(LogRequest(everyone=True, fold=True, options=FOLLOW)), *PODS[:2])
+    pipeline = notices(Pipeline(LogRequest(all_pods=True, fold=True, options=FOLLOW)), *PODS[:2])
     pipeline.put([Line(one, at, b"", b"%d" % at) for at, one in enumerate(PODS[:2], 1)], 0.0)
     for now in (1.0, 2.0):
         pipeline.put([], now)
-    pipeline.notice(Notice(turn=LogTurn.ENDED, source=PODS[1]))
+    pipeline.add_notice(Notice(turn=LogTurn.ENDED, source=PODS[1]))
     found = pipeline.put([Line(source=PODS[0], at=9, stamp=b"", text=b"x")], 5.0)
     assert texts(found) == ["x"]
 
@@ -240,7 +240,7 @@ def test_nobody_waits_for_the_like_of_a_line_from_a_log_that_has_ended():
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_held_of_long_lines_is_bounded(*, whole: bool):
     """As three pods write them, of which one may still have older lines; 200 MB in all."""
-    pipeline = Pipeline(LogRequest(everyone=True, fold=True), whole=whole)
+    pipeline = Pipeline(LogRequest(all_pods=True, fold=True), whole=whole)
     pods = [LAUNCHER, *PODS[:3]]
     notices(pipeline, *pods)
     came = gone = most = 0

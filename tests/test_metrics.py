@@ -21,7 +21,7 @@ from arena_topo import cli, layout
 from arena_topo.engines import Options, metrics
 from arena_topo.engines.kubernetes import engine, prometheus
 from arena_topo.engines.metrics import GpuSample
-from arena_topo.reasons import seen
+from arena_topo.reasons import job_reading
 
 MIB = 1 << 20
 LABELS = ("kubernetes.io/service-name", "prometheus-server")
@@ -507,7 +507,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
         status = world.backend.job("demo", "default")
-        assert seen.measured(world.backend, status) == ()
+        assert job_reading.gpu_load(world.backend, status) == ()
         if which == "local":
             # Nobody measures what does not exist.
             assert world.backend.metrics() == ()
@@ -522,7 +522,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         for longest in (2000, 0):
             monkeypatch.setattr(prometheus, "_LONGEST_FILTER", longest)
             # Each of them a command: that there was none is remembered for one.
-            found = seen.measured(opened(world.api, tmp_path), status)
+            found = job_reading.gpu_load(opened(world.api, tmp_path), status)
             assert [(one.node, one.pod) for one in found] == [("node-0", "demo-worker-1")]
 
 

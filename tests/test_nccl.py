@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arena_topo.nccl import ComplaintCause, NcclReport, Rank, RankConnection
-from arena_topo.nccl.causes import advice_for, advice_on
+from arena_topo.nccl.complaints import advice_for, advice_on
 from arena_topo.nccl.line_parser import NcclReader
 
 LOGS = Path(__file__).parent / "nccl"

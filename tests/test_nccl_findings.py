@@ -13,7 +13,13 @@ from replacing import replace
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import PlacementForecast
-from arena_topo.nccl.comparison import Planned, RelativePlace, WorkerSlot, promised, reached
+from arena_topo.nccl.comparison import (
+    Planned,
+    RelativePlace,
+    WorkerSlot,
+    measured_sets,
+    recorded_plan,
+)
 from arena_topo.nccl.findings import Aspect, Finding, NcclComparison, compare_with_plan
 from arena_topo.nccl.line_parser import NcclReader
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
@@ -82,9 +88,9 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     one = only(read(spoken(2, 1, through("", "NET/Socket/0", 1)), planned))
     assert one.kind is Aspect.TRANSPORT
     assert one.planned == "NVLink"
-    assert one.got == "NET/Socket"
+    assert one.actual == "NET/Socket"
     assert set(one.pairs) == {(0, 1), (1, 0)}
-    assert one.foretold
+    assert one.expected
     assert one.why.cause == (
         "the pods have host names of their own, and NCCL takes each name for a machine"
         " (demo-worker-0, demo-worker-1)"
@@ -96,18 +102,18 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
 
 def test_what_the_plan_has_counted_with_is_no_surprise():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1))
-    foretold = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
-    assert read(lines, foretold).agrees
+    expected = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
+    assert read(lines, expected).agrees
     surprising = plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")
     assert not read(lines, surprising).agrees
-    assert not only(read(lines, surprising)).foretold
+    assert not only(read(lines, surprising)).expected
 
 
 def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_the_lines():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), settings=["NCCL_HOSTID=a/team/demo"])
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")))
     assert one.why.cause is None
-    assert not one.foretold
+    assert not one.expected
     assert one.why.lines[-1] == "NCCL_HOSTID set by environment to a/team/demo."
 
 
@@ -135,7 +141,7 @@ def test_shared_memory_in_place_of_nvlink_has_the_cause_that_lines_tell(
 ):
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4), settings=settings, more=more)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.planned, one.got) == (Aspect.TRANSPORT, "NVLink", "SHM")
+    assert (one.kind, one.planned, one.actual) == (Aspect.TRANSPORT, "NVLink", "SHM")
     assert one.why.cause == cause
     assert len(one.pairs) == 4
 
@@ -164,14 +170,14 @@ def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_ha
 def test_the_network_between_gpus_of_one_pod_is_always_a_finding():
     lines = spoken(2, 2, lambda *_: "NET/Socket/0")
     one = only(read(lines, plan(("a", (0, 5)), slots=2)))
-    assert (one.kind, one.planned, one.got) == (Aspect.TRANSPORT, "one pod", "NET/Socket")
+    assert (one.kind, one.planned, one.actual) == (Aspect.TRANSPORT, "one pod", "NET/Socket")
 
 
 def test_a_search_of_nccl_with_less_than_nvlink_is_reported():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), search="PHB/PIX")
     one = only(read(lines, plan(("a", QUAD), slots=4)))
     assert one.kind is Aspect.TRANSPORT
-    assert one.got.startswith("PHB inside the machine")
+    assert one.actual.startswith("PHB inside the machine")
     fine = spoken(4, 4, through("P2P/IPC/read", "", 4), search="NVL/PIX")
     assert read(fine, plan(("a", QUAD), slots=4)).findings == ()
 
@@ -190,7 +196,7 @@ def test_tcp_where_more_was_planned_names_the_device_that_pods_lack():
     one = only(read(lines, two_nodes()))
     assert one.kind is Aspect.NETWORK
     assert one.planned == "12.5 GB/s between nodes (leaf)"
-    assert one.got == "NET/Socket, which is TCP"
+    assert one.actual == "NET/Socket, which is TCP"
     assert one.why.cause == ("NCCL finds no InfiniBand or RoCE device in demo-worker-0 and 1 more")
     assert one.why.hint is not None
     assert "--rdma" in one.why.hint
@@ -244,7 +250,7 @@ def test_a_local_interface_is_reported_with_the_variable_that_selects_it(interfa
     found = read(lines, two_nodes(bus_bandwidth=1.25, regime="tcp"))
     one = only(found)
     assert one.kind is Aspect.SETTINGS
-    assert one.got == f"interface {interface} on demo-worker-0 and 1 more"
+    assert one.actual == f"interface {interface} on demo-worker-0 and 1 more"
     assert one.why.cause == f"the environment asks for it: NCCL_SOCKET_IFNAME={setting}"
     unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
     assert only(read(unasked, two_nodes(bus_bandwidth=1.25, regime="tcp"))).why.cause is None
@@ -264,13 +270,13 @@ def test_a_ring_that_crosses_between_nodes_too_often_is_reported():
     one = only(read(lines, planned))
     assert one.kind is Aspect.ORDER
     assert one.planned == "2 hops between nodes"
-    assert one.got == "4 in the ring of channel 0"
+    assert one.actual == "4 in the ring of channel 0"
     # Of several rings that differ, the one with most crossings is named.
     [first] = [line for line in lines if "Channel 00/02 :" in line]
     differ = [
         line if line != first else re.sub(" 0 .*", " 0    2    1    3", line) for line in lines
     ]
-    assert only(read(differ, planned)).got == "4 in the ring of channel 1"
+    assert only(read(differ, planned)).actual == "4 in the ring of channel 1"
 
 
 # ---------------------------------------------------------------- who spoke
@@ -282,7 +288,7 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
     )
     one = only(read(lines, two_nodes()))
     assert one.kind is Aspect.RANKS
-    assert one.got == "no lines of ranks 4-7"
+    assert one.actual == "no lines of ranks 4-7"
     assert one.why.hint is not None
     assert "--nccl-debug" in one.why.hint
 
@@ -296,7 +302,7 @@ def test_ranks_that_did_not_get_done_are_named():
 def test_fewer_ranks_than_planned_are_reported():
     lines = spoken(2, 4, through("P2P/IPC/read", "", 4))
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.planned, one.got) == (
+    assert (one.kind, one.planned, one.actual) == (
         Aspect.RANKS,
         "4 ranks",
         "2 in the largest communicator",
@@ -309,7 +315,7 @@ def test_several_versions_in_one_job_are_reported():
         "NCCL version 2.19.3+cuda12.3",
     ]
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert one.got == "2.18.3+cuda12.2, 2.19.3+cuda12.3"
+    assert one.actual == "2.18.3+cuda12.2, 2.19.3+cuda12.3"
 
 
 def test_what_nccl_warns_of_comes_with_cause_and_advice():
@@ -396,22 +402,22 @@ def test_the_plan_is_what_is_recorded_on_the_job():
         guarantee="gpus",
     )
     node = Node(name=NodeName("a"), machine=V100, free=GPUSet(0))
-    found = promised(status(forecast, "demo-worker-0"), 2, Cluster(nodes=(node,)))
+    found = recorded_plan(status(forecast, "demo-worker-0"), 2, Cluster(nodes=(node,)))
     assert found is not None
     assert found.ranks == 4
     assert found.nodes == 2
     assert found.exact
     assert [slot.pod for slot in found.workers] == ["demo-worker-0", "demo-worker-1"]
     assert found.machines == {"a": V100}
-    assert promised(status(None), 2) is None
-    assert promised(status(replace(forecast, state="waiting")), 2) is None
+    assert recorded_plan(status(None), 2) is None
+    assert recorded_plan(status(replace(forecast, state="waiting")), 2) is None
 
 
 # ---------------------------------------------------------------- bandwidths
 
 
 def table(lines: list[str], planned: Planned) -> dict[tuple[int, ...], float]:
-    return dict(reached(read_tables(lines), read(lines, planned).observed, planned).table)
+    return dict(measured_sets(read_tables(lines), read(lines, planned).observed, planned).table)
 
 
 def test_a_table_is_of_the_gpus_that_were_planned_and_measured():
@@ -488,7 +494,7 @@ def test_another_communicator_that_did_not_get_done_is_named():
     lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM"), *made(2, ["b"], done=False)]
     one = only(read(lines, None))
     assert one.kind is Aspect.RANKS
-    assert one.got == 'no "Init COMPLETE" of ranks 0-1 in communicator 0xb (of 2)'
+    assert one.actual == 'no "Init COMPLETE" of ranks 0-1 in communicator 0xb (of 2)'
 
 
 # ---------------------------------------------------------------- what NCCL's source tells of it
@@ -517,7 +523,7 @@ def test_rdma_with_gpu_direct_at_one_end_is_what_nccl_chose():
     for ends in (("", "/GDRDMA"), ("/GDRDMA", "/GDRDMA")):
         assert read(by_end(*ends), planned).findings == ()
     neither = only(read(by_end("", ""), planned))
-    assert neither.got == "RDMA through the host's memory (no GDRDMA in the lines)"
+    assert neither.actual == "RDMA through the host's memory (no GDRDMA in the lines)"
     off = only(read(by_end("", "", settings=["NCCL_NET_GDR_LEVEL=LOC"]), planned))
     assert off.why.cause == "the environment asks for it: NCCL_NET_GDR_LEVEL"
 
@@ -584,7 +590,7 @@ def test_a_single_host_may_use_the_interface_that_leads_nowhere():
 def test_the_network_between_nodes_of_an_nvlink_domain_is_reported():
     lines = spoken(8, 4, through("P2P/CUMEM", "NET/IB/0/GDRDMA", 4), network="IB")
     one = only(read(lines, two_nodes(tier="nvlink", machine=HGX)))
-    assert (one.kind, one.planned, one.got) == (
+    assert (one.kind, one.planned, one.actual) == (
         Aspect.NETWORK,
         "NVLink between the nodes",
         "NET/IB",
@@ -636,7 +642,7 @@ def test_that_gpus_are_emulated_is_part_of_the_plan():
         state="placed", workers=((0, "a", (0, 3)),), bus_bandwidth=1.0, usable=1.0, emulated=True
     )
     for emulated in (True, False):
-        found = promised(status(replace(forecast, emulated=emulated)), 2)
+        found = recorded_plan(status(replace(forecast, emulated=emulated)), 2)
         assert found is not None
         assert found.forecast.emulated is emulated
 
@@ -644,7 +650,7 @@ def test_that_gpus_are_emulated_is_part_of_the_plan():
 def test_rdma_is_not_claimed_of_a_plugin():
     via = through("P2P/IPC", "NET/AWS Libfabric/0", 4)
     one = only(read(spoken(8, 4, via, network="AWS Libfabric"), two_nodes()))
-    assert one.got == "NET/AWS Libfabric, no GDRDMA in the lines"
+    assert one.actual == "NET/AWS Libfabric, no GDRDMA in the lines"
     assert one.why.cause is None
 
 
@@ -659,13 +665,13 @@ def test_warnings_come_before_lines_of_information():
         "a:10:25 [0] NCCL INFO Could not enable P2P between dev 0(=6000) and dev 1(=7000)",
         "a:10:25 [0] init.cc:1 NCCL WARN Mismatched NCCL version detected",
     ]
-    assert [one.got.split()[0] for one in read(lines, None).findings] == ["Mismatched", "Could"]
+    assert [one.actual.split()[0] for one in read(lines, None).findings] == ["Mismatched", "Could"]
 
 
 def test_two_texts_of_one_cause_are_separate_complaints():
     second, first = read(list(CLOSED), None).findings
-    assert first.got == "Net : Connection closed by remote peer c.x<5001>"
-    assert second.got == "Call to recv failed : Broken pipe"
+    assert first.actual == "Net : Connection closed by remote peer c.x<5001>"
+    assert second.actual == "Call to recv failed : Broken pipe"
     assert (first.hosts, second.hosts) == (("a",), ("b",))
 
 

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_lines import read_tables
 
-from arena_topo.nccl.bandwidth_tables import TableReader, Unfit, bandwidth_of_table, tables_in
+from arena_topo.nccl.bandwidth_tables import (
+    BadTable,
+    TableReader,
+    bandwidth_of_table,
+    tables_in,
+)
 
 HEADER = """\
 #
@@ -58,7 +63,7 @@ def rows(text: str) -> list[tuple[int, float | None, int | None]]:
 
 def why(text: str) -> str:
     (table,) = read_tables(text.splitlines())
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(BadTable) as caught:
         bandwidth_of_table(table)
     return str(caught.value)
 

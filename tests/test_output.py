@@ -475,7 +475,7 @@ def test_rows_of_a_table_that_is_too_wide_go_on_at_the_same_column():
             "b\tRUNNING\t10s\tnode-0\t",
         )
     )
-    assert layout.folded(f"Jobs:\n\n{screen}", 36).splitlines() == [
+    assert layout.fold_text(f"Jobs:\n\n{screen}", 36).splitlines() == [
         "Jobs:",
         "",
         "NAME         STATUS   DURATION",
@@ -486,16 +486,16 @@ def test_rows_of_a_table_that_is_too_wide_go_on_at_the_same_column():
         "b            RUNNING  10s",
         "  node-0",
     ]
-    assert layout.folded(screen, 28).splitlines()[:3] == [
+    assert layout.fold_text(screen, 28).splitlines()[:3] == [
         "NAME         STATUS",
         "  DURATION  NODE",
         "    REASON",
     ]
     matrix = "      GPU0  GPU1  GPU2\nGPU0  X     NV1   NV2\nGPU1  NV1   X     SYS\n"
-    assert layout.folded(matrix, 20) == (
+    assert layout.fold_text(matrix, 20) == (
         "      GPU0  GPU1\n  GPU2\nGPU0  X     NV1\n  NV2\nGPU1  NV1   X\n  SYS\n"
     )
-    assert layout.folded(screen, 200) == layout.folded(screen, None) == screen
+    assert layout.fold_text(screen, 200) == layout.fold_text(screen, None) == screen
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab c", max_size=6), min_size=1, max_size=5), max_size=8))
@@ -600,8 +600,8 @@ def test_lines_go_on_below_where_a_screen_is_too_narrow_and_are_whole_elsewhere(
     binding = Binding(name="template", guarantee=Guarantee.NODE, why="because " * 20 + "of it")
     whole = view.placement_rows(PLACED, "demo", slots=2, binding=binding)
     assert max(map(len, whole.splitlines())) > 150
-    assert layout.folded(whole, None) == whole
-    narrow = layout.folded(whole, 60)
+    assert layout.fold_text(whole, None) == whole
+    narrow = layout.fold_text(whole, 60)
     assert max(map(len, narrow.splitlines())) <= 60
     assert narrow.split() == whole.split()
     assert "\n  Why not a stronger guarantee: because" in narrow

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from arena_topo import escaping
 from arena_topo.bandwidth import packing
 from arena_topo.drawing import machine_svg, network, sheet
-from arena_topo.drawing.machine import State
+from arena_topo.drawing.machine import MachineState
 from arena_topo.engines import machines
 from arena_topo.topology import (
     NIC,
@@ -55,7 +55,7 @@ def preset(name):
 
 
 def picture(machine, notes=(), **state):
-    return machine_svg.draw_machine_svg(State(machine=machine, **state), notes=notes)
+    return machine_svg.draw_machine_svg(MachineState(machine=machine, **state), notes=notes)
 
 
 def gpu_spots(text):
@@ -99,7 +99,7 @@ def text_boxes(text):
         size = {"big": 24, "head": 17, "small": 12}.get(
             next((name for name in look if name in {"big", "head", "small"}), ""), 13
         )
-        wide = sheet.width(one.text or "", size)
+        wide = sheet.text_width(one.text or "", size)
         left = float(one.get("x")) + dx - (wide / 2 if "middle" in look else 0)
         low = float(one.get("y")) + dy
         yield left, low - 0.75 * size, left + wide, low + 0.2 * size, one.text
@@ -310,7 +310,7 @@ def test_pcie_is_boxes_in_boxes_inside_those_of_its_sockets():
 
 
 def test_what_is_only_assumed_or_not_known_is_said():
-    assumed = presets.match("Tesla-V100-SXM2-32GB", 8, "n")
+    assumed = presets.known_machine("Tesla-V100-SXM2-32GB", 8, "n")
     assert "8 x V100 (links assumed from the GPU product)" in words(picture(assumed))
 
 
@@ -480,7 +480,7 @@ def racks(many, nodes=2, **more):
 
 
 def test_a_network_is_a_tree_of_domains_with_their_speed_and_free_gpus():
-    text = network.svg(racks(4))
+    text = network.draw_network_svg(racks(4))
     said = words(text)
     assert said[0] == "8 nodes, 32 of 64 GPUs free"
     assert {"cluster", "spine s0", "rack r3", "12.5 GB/s; 32 of 64 GPUs free"} <= set(said)
@@ -491,7 +491,9 @@ def test_a_network_is_a_tree_of_domains_with_their_speed_and_free_gpus():
 def test_a_speed_of_the_network_that_nobody_gave_is_marked_as_assumed():
     world = racks(2)
     spine, rack = world.tiers
-    said = words(network.svg(replace(world, tiers=(spine, replace(rack, bandwidth=None)))))
+    said = words(
+        network.draw_network_svg(replace(world, tiers=(spine, replace(rack, bandwidth=None))))
+    )
     assert [one.split(";")[0] for one in said if "free" in one and ";" in one] == [
         "12.5 GB/s",
         *("50 GB/s", "speed unknown") * 2,
@@ -499,13 +501,13 @@ def test_a_speed_of_the_network_that_nobody_gave_is_marked_as_assumed():
 
 
 def test_nodes_that_are_alike_share_a_row():
-    text = network.svg(cluster(*(node(f"n{at}", V100) for at in range(3))))
+    text = network.draw_network_svg(cluster(*(node(f"n{at}", V100) for at in range(3))))
     assert "8 free each: n0, n1, n2, 8 x V100" in words(text)
     assert looks(text, "rect").count("node") == 8 + 1
 
 
 def test_a_network_too_large_for_a_page_is_drawn_less_deep_and_says_so():
-    text = network.svg(racks(40))
+    text = network.draw_network_svg(racks(40))
     said = words(text)
     assert "Not shown, as too many: nodes" in said
     assert "rack r39" in said
@@ -514,11 +516,11 @@ def test_a_network_too_large_for_a_page_is_drawn_less_deep_and_says_so():
         *(node(f"n{at}", V100, domains=(f"d{at}",)) for at in range(100)),
         tiers=(Tier(name="rack", bandwidth=9),),
     )
-    assert "... and 42 more rack domains" in words(network.svg(flat_one))
+    assert "... and 42 more rack domains" in words(network.draw_network_svg(flat_one))
 
 
 def test_nodes_that_take_no_jobs_and_unknown_gpus_are_marked():
-    text = network.svg(
+    text = network.draw_network_svg(
         cluster(
             node("a", V100, free=0b1111, unattributed=2),
             node("b", V100, unavailable="cordoned"),
@@ -533,7 +535,7 @@ def test_nodes_that_take_no_jobs_and_unknown_gpus_are_marked():
 
 
 def test_an_empty_cluster_is_a_picture_too():
-    assert words(network.svg(cluster()))[0] == "0 nodes, 0 of 0 GPUs free"
+    assert words(network.draw_network_svg(cluster()))[0] == "0 nodes, 0 of 0 GPUs free"
 
 
 # ---------------------------------------------------------------- names of others
@@ -543,7 +545,7 @@ def test_hostile_names_stay_text_and_inside_the_picture():
     nic = NIC(name=HOSTILE, attachment=(Link(kind=LinkKind.PIX),) * 4)
     of = machine(HOSTILE * 3, HOSTILE, flat(4))
     one = picture(type(of)(name=of.name, gpus=of.gpus, links=of.links, nics=(nic,)))
-    other = network.svg(
+    other = network.draw_network_svg(
         cluster(
             node(HOSTILE, of, domains=(HOSTILE * 5,), unavailable=HOSTILE),
             node("n" * 253, V100, domains=("d" * 300,)),
@@ -558,8 +560,8 @@ def test_hostile_names_stay_text_and_inside_the_picture():
 
 
 def test_a_name_that_has_no_room_keeps_its_beginning_and_its_end():
-    short = sheet.fitted("a-very-long-name-of-a-node-17", 100)
-    assert sheet.width(short) <= 100
+    short = sheet.crop_text("a-very-long-name-of-a-node-17", 100)
+    assert sheet.text_width(short) <= 100
     assert short.startswith("a-very")
     assert short.endswith("17")
     assert "\u2026" in short
@@ -571,19 +573,19 @@ def test_a_name_that_has_no_room_keeps_its_beginning_and_its_end():
 @given(st.text("iWo ", min_size=1, max_size=60), st.floats(1, 400))
 def test_a_name_is_cut_to_as_much_as_fits(words, room):
     line = escaping.one_line(words)
-    short = sheet.fitted(words, room)
-    if sheet.width(line) <= room:
+    short = sheet.crop_text(words, room)
+    if sheet.text_width(line) <= room:
         assert short == line
     else:
         assert "\u2026" in short
         kept = len(short) - 1
         longer = f"{line[: (kept + 2) // 2]}\u2026{line[len(line) - (kept + 1) // 2 :]}"
-        assert kept == len(line) - 1 or sheet.width(longer) > room
+        assert kept == len(line) - 1 or sheet.text_width(longer) > room
 
 
 def test_a_name_of_a_million_characters_is_cut_at_once():
     # To try every length of it would take hours.
-    assert sheet.fitted("x" * 1_000_000, 100) == sheet.fitted("x" * 1000, 100)
+    assert sheet.crop_text("x" * 1_000_000, 100) == sheet.crop_text("x" * 1000, 100)
 
 
 def test_nodes_files_and_the_network_are_drawn_by_the_same_flag(arena):

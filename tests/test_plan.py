@@ -20,7 +20,7 @@ from arena_topo.engines.local import engine as local
 from arena_topo.job import Device, MPIJob, PodShape, Quantity
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.jobs.proposal import compare_schedulers, propose
-from arena_topo.layout import folded
+from arena_topo.layout import fold_text
 from arena_topo.manifests import estimates
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Request
@@ -58,7 +58,7 @@ def proposed(world, *, on="", **more):
 
 def shown(world, *, width=100, unicode=True, **more):
     found = proposed(world, **more)
-    return folded(screen_of.plan_text(found, unicode=unicode, width=width), width)
+    return fold_text(screen_of.plan_text(found, unicode=unicode, width=width), width)
 
 
 # ---------------------------------------------------------------- for people

@@ -14,7 +14,7 @@ from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.jobs.proposal import next_best, propose
-from arena_topo.layout import folded
+from arena_topo.layout import fold_text
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.solver import Request, Verdict, band
 from arena_topo.solver.door import place
@@ -408,7 +408,7 @@ def test_no_line_is_longer_than_the_screen_is_wide(width, asked):
     world = cluster(*(node(f"a-rather-long-name-of-a-node-{at}", HGX) for at in range(12)))
     if "on" in asked:
         asked = {"on": placement_map(proposed(world, workers=5, gpus=8).plan.placement)}
-    text = folded(
+    text = fold_text(
         screen_of.plan_text(proposed(world, workers=5, gpus=8, **asked), width=width), width
     )
     assert max(map(len, text.splitlines())) <= width

@@ -18,9 +18,9 @@ from arena_topo.joblogs.ranks import (
     Speaker,
     SpeakerSelection,
     is_selected,
+    may_be_selected,
     parse_only,
-    ranks_of,
-    wants,
+    rank_counts,
 )
 from arena_topo.manifests import PlacementForecast
 
@@ -211,12 +211,12 @@ def test_what_only_cannot_mean_is_told_with_what_could_be_meant(word):
 def test_ranks_are_read_where_they_speak():
     """In the launcher's log, by their tags, and in the log of their own pod."""
     one = parse_only(["rank:9"])
-    assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
+    assert [may_be_selected(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
         True,
         False,
         True,
     ]
-    assert wants(one, worker(0), None)
+    assert may_be_selected(one, worker(0), None)
     assert is_selected(one, Speaker(source=LAUNCHER, rank=9, tagged=True), 8)
     assert not is_selected(one, Speaker(source=LAUNCHER, rank=8, tagged=True), 8)
     assert not is_selected(one, Speaker(source=LAUNCHER), 8)
@@ -225,7 +225,7 @@ def test_ranks_are_read_where_they_speak():
 
 def test_a_worker_is_its_pod_and_its_ranks_in_the_launchers_log():
     one = parse_only(["worker:1"])
-    assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
+    assert [may_be_selected(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
         True,
         False,
         True,
@@ -236,7 +236,7 @@ def test_a_worker_is_its_pod_and_its_ranks_in_the_launchers_log():
 
 def test_the_launcher_is_all_that_its_log_says():
     one = parse_only(["launcher"])
-    assert not wants(one, worker(0), 8)
+    assert not may_be_selected(one, worker(0), 8)
     assert is_selected(one, Speaker(source=LAUNCHER), 8)
     assert is_selected(one, Speaker(source=LAUNCHER, rank=3, tagged=True), 8)
 
@@ -259,4 +259,4 @@ def status(
     [(32, 4, (8, 32)), (0, 4, (1, 4)), (0, 0, (None, None)), (7, 4, (None, None))],
 )
 def test_ranks_of_a_job_without_a_placement_are_counted_by_its_workers(gpus, workers, ranks):
-    assert ranks_of(status(gpus=gpus, workers=workers)) == ranks
+    assert rank_counts(status(gpus=gpus, workers=workers)) == ranks

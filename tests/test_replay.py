@@ -484,7 +484,7 @@ def by_class(runs: Sequence[ReplayMeasures], at: int, what: str) -> float:
     return fmean(getattr(run.sizes[at], what) for run in runs)
 
 
-def over_seeds(**case: Any) -> list[ReplayMeasures]:
+def mean_min_max(**case: Any) -> list[ReplayMeasures]:
     """Five seeds on a busy cluster."""
     return [
         measures_of(
@@ -506,11 +506,11 @@ def test_the_effects_that_studies_of_clusters_have_published_have_their_directio
 
     Jeon et al., ATC 2019.
     """
-    relaxed = over_seeds(wire=Wire.TCP, policy=ReplayPolicy.BEST_FIT)
-    strict = over_seeds(wire=Wire.TCP, policy=ReplayPolicy.BEST_FIT, patience=1e9)
+    relaxed = mean_min_max(wire=Wire.TCP, policy=ReplayPolicy.BEST_FIT)
+    strict = mean_min_max(wire=Wire.TCP, policy=ReplayPolicy.BEST_FIT, patience=1e9)
     assert by_class(relaxed, 3, "mean") > 2 * by_class(relaxed, 0, "mean")
     assert by_class(strict, 2, "mean") > 1.1 * by_class(relaxed, 2, "mean")
-    spread = over_seeds(wire=Wire.TCP, policy=ReplayPolicy.RANDOM, load=0.5)
+    spread = mean_min_max(wire=Wire.TCP, policy=ReplayPolicy.RANDOM, load=0.5)
     assert by_class(spread, 2, "nodes") > 2 * by_class(relaxed, 2, "nodes")
     assert by_class(spread, 2, "slowdown") > 1.5 * by_class(relaxed, 2, "slowdown")
 

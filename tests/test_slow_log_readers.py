@@ -51,8 +51,8 @@ def submitted(world: KubernetesWorld) -> None:
 
 def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None]:
     """How many lines come if the job ends while nobody reads, and what ended it."""
-    asked = LogRequest(everyone=True, options=LogOptions(follow=True), keep=False)
-    shown = logs.Shown(world.backend, "demo", "default", asked)
+    asked = LogRequest(all_pods=True, options=LogOptions(follow=True), to_archive=False)
+    shown = logs.RequestedLines(world.backend, "demo", "default", asked)
     batches = iter(shown)
     count, heard = 0, set()
     while len(heard) < WORKERS:

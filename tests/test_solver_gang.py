@@ -28,7 +28,7 @@ from arena_topo.topology import (
     count,
     flat,
     gpu_set,
-    natural,
+    natural_key,
 )
 
 
@@ -298,7 +298,7 @@ def test_a_gang_without_workers_is_refused(size):
 
 def test_names_of_more_digits_than_python_reads_at_once_are_in_order():
     names = ["rack-" + "9" * 5000, "rack-1" + "0" * 5000, "rack-10", "rack-9"]
-    assert sorted(names, key=natural) == [names[3], names[2], names[0], names[1]]
+    assert sorted(names, key=natural_key) == [names[3], names[2], names[0], names[1]]
     world = cluster(*(node(name, HGX) for name in names))
     assert place(Request(workers=1, gpus=1), world).nodes == ("rack-9",)
 

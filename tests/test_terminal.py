@@ -90,7 +90,7 @@ def test_without_a_word_a_terminal_has_colours_and_nothing_else_has(monkeypatch,
 def marked(text):
     """Colours in words that a person can read."""
     names = {one.value: one.name.lower() for one in Style}
-    shown = layout.painted(text, colours=True)
+    shown = layout.render_styles(text, colours=True)
     return re.sub(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m", lambda it: f"<{names[it[1]]}:{it[2]}>", shown)
 
 
@@ -104,13 +104,13 @@ CELLS = st.one_of(
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4), st.integers(20, 60))
 def test_a_table_with_styles_is_laid_out_as_without_them(rows, width):
     def shown(rows):
-        return layout.folded(layout.align(layout.table(("A", "B", "C"), rows)), width)
+        return layout.fold_text(layout.align(layout.table(("A", "B", "C"), rows)), width)
 
     bare = shown(
         [[cell.text if isinstance(cell, Styled) else cell for cell in row] for row in rows]
     )
     assert plain(shown(rows)) == bare
-    assert CODES.sub("", layout.painted(shown(rows), colours=True)) == bare
+    assert CODES.sub("", layout.render_styles(shown(rows), colours=True)) == bare
 
 
 def test_states_are_coloured_in_their_cells_and_not_where_they_are_mentioned():
@@ -138,7 +138,7 @@ def test_messages_are_coloured_by_their_first_word():
     assert marked(layout.error_text(error)) == (
         "<note:note:> n\n<error:error:> no\n  why:  it is PENDING\n  try:  get"
     )
-    assert marked(layout.noted("w", alert=True)) == "<warning:warning:> w"
+    assert marked(layout.note_line("w", alert=True)) == "<warning:warning:> w"
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -254,12 +254,13 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
         said = "note: one two three four five"
         monkeypatch.setenv("COLUMNS", "20")
         assert (
-            layout.folded(said, terminal.wrap_columns(stream)) == "note: one two three\n  four five"
+            layout.fold_text(said, terminal.wrap_columns(stream))
+            == "note: one two three\n  four five"
         )
         assert terminal.window(stream) == (200, 60)
         termios.tcsetwinsize(stream, (0, 0))
         assert terminal.window(stream) == (80, 24)
-    assert layout.folded(said, terminal.wrap_columns(Stream(tty=False))) == said
+    assert layout.fold_text(said, terminal.wrap_columns(Stream(tty=False))) == said
     assert terminal.wrap_columns(Stream(tty=False)) is None
     assert terminal.wrap_columns(None) is None
 
@@ -319,14 +320,14 @@ def test_a_fix_is_wrapped_unless_it_is_a_command_to_be_copied():
         namespace="default",
         findings=(
             Prerequisite(
-                name="a", outcome=CheckResult.WARN, found="x", fix="ask one of those who know"
+                name="a", outcome=CheckResult.WARN, finding="x", fix="ask one of those who know"
             ),
             Prerequisite(
-                name="b", outcome=CheckResult.FAIL, found="y", fix="kubectl get pods of all"
+                name="b", outcome=CheckResult.FAIL, finding="y", fix="kubectl get pods of all"
             ),
         ),
     )
-    assert plain(view.report(report, width=30)) == (
+    assert plain(view.check_text(report, width=30)) == (
         "CHECK  RESULT  FOUND\n"
         "a      warn    x\n"
         "               fix: ask one of\n"

@@ -15,7 +15,7 @@ from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli, layout
 from arena_topo.drawing import network, tables
-from arena_topo.drawing.machine import State, draw_machine
+from arena_topo.drawing.machine import MachineState, draw_machine
 from arena_topo.engines import engine_choice, machines
 from arena_topo.engines.local import scheduler
 from arena_topo.errors import UnreadableTopology
@@ -84,7 +84,7 @@ def quad(name: str = "node-1"):
 def shown(**how: Any) -> str:
     """What is shown of the quad: its matrix, and its boxes without the same links once more."""
     drawn = draw_machine(
-        State(machine=machines.read_description(str(QUAD)).machine), pairs=False, **how
+        MachineState(machine=machines.read_description(str(QUAD)).machine), pairs=False, **how
     )
     return f"{screen('matrix-nccl.txt')}\n{drawn}"
 
@@ -113,7 +113,7 @@ def test_what_is_printed_as_json_can_be_read_back_whole(arena, tmp_path):
 def test_every_preset_survives_its_own_json(preset):
     machine = presets.preset_machine(preset, "here")
     value = json.loads(layout.go_json(tables.machine_value(machine)))
-    assert documents.from_document(value, name="elsewhere") == machine
+    assert documents.machine_from_document(value, name="elsewhere") == machine
 
 
 def test_yaml_holds_the_same_as_json(arena):
@@ -188,24 +188,26 @@ GOOD = {"gpus": [{"index": 0}, {"index": 1}], "links": [["X", "NV2"], ["NV2", "X
 )
 def test_json_that_describes_no_machine_is_refused_with_its_path(change, complaint):
     with pytest.raises(UnreadableTopology) as caught:
-        documents.from_document({**GOOD, **change}, name="m")
+        documents.machine_from_document({**GOOD, **change}, name="m")
     assert str(caught.value).startswith(complaint)
 
 
 def test_json_may_leave_out_all_but_gpus_and_links():
-    bare = documents.from_document(GOOD, name="m")
+    bare = documents.machine_from_document(GOOD, name="m")
     assert (bare.name, bare.nvswitch, bare.nics, bare.knowledge) == (
         "m",
         False,
         (),
         Knowledge.MEASURED,
     )
-    assert documents.from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
+    assert documents.machine_from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
 
 
 def test_json_of_a_later_version_is_read_without_what_it_says_more():
     later = {**GOOD, "apiVersion": "arena-topo/v2", "mood": 7, "gpus": [{"mood": "good"}, {}]}
-    assert documents.from_document(later, name="m") == documents.from_document(GOOD, name="m")
+    assert documents.machine_from_document(later, name="m") == documents.machine_from_document(
+        GOOD, name="m"
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +340,7 @@ def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dum
     assert matrix.splitlines()[0].split() == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NUMA"]
     assert (code, legend) == (
         0,
-        draw_machine(State(machine=machine, free=gpu_set([0, 2, 3])), pairs=False),
+        draw_machine(MachineState(machine=machine, free=gpu_set([0, 2, 3])), pairs=False),
     )
 
 
@@ -375,7 +377,7 @@ def test_reserved_gpus_without_indexes_are_told_from_those_in_use():
     machine = presets.preset_machine("dgx-1-v100", "a")
     used = Node(name=NodeName("a"), machine=machine, free=machine.everything, unattributed=3)
     kept = used.reserve("team/head", gpu_set(()), unnamed=5)
-    state = State.of(kept)
+    state = MachineState.of(kept)
     assert state.what == "8 x V100; 0 of 8 free, 5 reserved"
     assert state.doubt == (
         "8 of the GPUs marked free? are not free: 3 in use, 5 reserved; not known which"
@@ -460,7 +462,7 @@ def test_presets_are_machines_in_json(arena):
     assert (code, found["kind"]) == (0, "PresetList")
     assert [one["name"] for one in found["items"]] == [*presets.preset_names()]
     (dgx,) = (one for one in found["items"] if one["name"] == "dgx-1-v100")
-    assert documents.from_document(dgx, name="x") == presets.preset_machine(
+    assert documents.machine_from_document(dgx, name="x") == presets.preset_machine(
         "dgx-1-v100", "dgx-1-v100"
     )
     assert yaml.safe_load(arena("presets", "-o", "yaml")[1]) == found
@@ -658,7 +660,7 @@ def test_what_was_published_is_what_submitters_read(arena, api):
 def test_a_preset_is_published_as_an_assumption(arena, api):
     code, out, _err = arena("publish", "node-1", "--preset", "hgx-a100-4")
     assert (code, out) == (0, "configmap/node-1-gpu-topology created\n")
-    assert documents.from_config_map(written(api)).machine.knowledge is Knowledge.ASSUMED
+    assert documents.gpus_from_config_map(written(api)).machine.knowledge is Knowledge.ASSUMED
 
 
 def test_this_machine_is_published_under_the_name_of_its_node(arena, api, tool, monkeypatch):

@@ -515,7 +515,7 @@ class FakeNVML:
 
 def test_nvml_counts_the_lanes_between_each_pair():
     mesh = FakeNVML(gpus=3, lanes=[[1, 1, 2], [0, 0], [0, None]], levels=40, numa=[0, 0, 3])
-    machine = nvidia.from_nvml(mesh, "here")
+    machine = nvidia.machine_from_nvml(mesh, "here")
     assert words(machine) == {"0-1": "NV2", "0-2": "NV1", "1-2": "NODE"}
     assert numa(machine) == [0, 0, 3]
     assert [gpu.uuid for gpu in machine.gpus] == ["GPU-0", "GPU-1", "GPU-2"]
@@ -524,14 +524,14 @@ def test_nvml_counts_the_lanes_between_each_pair():
 
 
 def test_a_lane_that_is_up_at_one_end_only_does_not_count():
-    machine = nvidia.from_nvml(FakeNVML(gpus=2, lanes=[[1, 1], [0, None]]), "here")
+    machine = nvidia.machine_from_nvml(FakeNVML(gpus=2, lanes=[[1, 1], [0, None]]), "here")
     assert words(machine) == {"0-1": "NV1"}
 
 
 def test_behind_a_switch_every_pair_has_the_lanes_of_the_weaker_gpu():
     lanes = [["switch"] * 18, ["switch"] * 18, ["switch"] * 17 + [None]]
     switched = FakeNVML(gpus=3, lanes=lanes, product="NVIDIA H100 80GB HBM3", generation=5)
-    machine = nvidia.from_nvml(switched, "here")
+    machine = nvidia.machine_from_nvml(switched, "here")
     assert words(machine) == {"0-1": "NV18", "0-2": "NV17", "1-2": "NV17"}
     assert machine.nvswitch
     assert machine.pcie_generation == 5
@@ -539,8 +539,8 @@ def test_behind_a_switch_every_pair_has_the_lanes_of_the_weaker_gpu():
 
 def test_two_gpus_are_behind_a_switch_if_nvml_says_so():
     lanes = [["switch"] * 6, ["switch"] * 6]
-    assert nvidia.from_nvml(FakeNVML(gpus=2, lanes=lanes), "here").nvswitch
-    assert not nvidia.from_nvml(FakeNVML(gpus=2, lanes=[[1] * 6, [0] * 6]), "here").nvswitch
+    assert nvidia.machine_from_nvml(FakeNVML(gpus=2, lanes=lanes), "here").nvswitch
+    assert not nvidia.machine_from_nvml(FakeNVML(gpus=2, lanes=[[1] * 6, [0] * 6]), "here").nvswitch
 
 
 @pytest.mark.parametrize(
@@ -548,7 +548,7 @@ def test_two_gpus_are_behind_a_switch_if_nvml_says_so():
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "SYS")],
 )
 def test_without_nvlink_the_path_follows_from_the_common_ancestor(level, word):
-    machine = nvidia.from_nvml(FakeNVML(gpus=2, levels=level), "here")
+    machine = nvidia.machine_from_nvml(FakeNVML(gpus=2, levels=level), "here")
     assert words(machine) == {"0-1": word}
 
 
@@ -562,7 +562,7 @@ def test_what_an_old_driver_does_not_know_stays_unknown():
         def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
             return index
 
-    machine = nvidia.from_nvml(OldNVML(), "here")
+    machine = nvidia.machine_from_nvml(OldNVML(), "here")
     assert machine.links == ((None, SYS), (SYS, None))
     assert machine.gpus == (GPU(index=0), GPU(index=1))
     assert machine.pcie_generation is None
@@ -570,11 +570,11 @@ def test_what_an_old_driver_does_not_know_stays_unknown():
 
 def test_a_lost_gpu_is_named():
     with pytest.raises(UnreadableTopology, match="NVML: the driver does not hand out GPU 1"):
-        nvidia.from_nvml(FakeNVML(gpus=2, lost=1), "here")
+        nvidia.machine_from_nvml(FakeNVML(gpus=2, lost=1), "here")
 
 
 def test_what_nvml_says_can_be_printed_and_read_again():
-    machine = nvidia.from_nvml(FakeNVML(gpus=3, lanes=[[1, 1, 2], [0, 0], [0]]), "here")
+    machine = nvidia.machine_from_nvml(FakeNVML(gpus=3, lanes=[[1, 1, 2], [0, 0], [0]]), "here")
     bare = tuple(replace(gpu, uuid=None) for gpu in machine.gpus)
     again = parse_topo(write_topo(machine), name="here", model="V100")
     assert again == replace(machine, gpus=bare, pcie_generation=None)

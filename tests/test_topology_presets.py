@@ -233,7 +233,7 @@ def test_the_presets_that_begin_like_an_unknown_one_are_the_nearest(typed: str, 
     ],
 )
 def test_a_product_of_one_board_is_assumed_to_be_that_board(product, count, preset):
-    machine = presets.match(product, count, "node")
+    machine = presets.known_machine(product, count, "node")
     assert machine.knowledge is Knowledge.ASSUMED
     assert machine.name == "node"
     assert machine.links == presets.preset_machine(preset, "node").links
@@ -267,7 +267,7 @@ def test_a_product_of_one_board_is_assumed_to_be_that_board(product, count, pres
     ],
 )
 def test_a_product_that_does_not_tell_its_links_matches_nothing(product, count):
-    assert presets.match(product, count, "node") is None
+    assert presets.known_machine(product, count, "node") is None
 
 
 @pytest.mark.parametrize(

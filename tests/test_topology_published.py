@@ -78,7 +78,7 @@ def changed(matrix, i, j, cell):
 
 
 def test_a_config_map_becomes_its_machine():
-    read = documents.from_config_map(document(), model="Tesla-V100-SXM2-16GB")
+    read = documents.gpus_from_config_map(document(), model="Tesla-V100-SXM2-16GB")
     assert read.healthy == gpu_set([0, 1, 3])
     machine = read.machine
     assert machine.name == NODE
@@ -93,17 +93,17 @@ def test_a_config_map_becomes_its_machine():
 def test_keys_of_a_later_version_change_nothing():
     later = document(mood='{"good": [7]}')
     later["metadata"]["annotations"] = {"arena-topo.io/knowledge": "guessed"}
-    assert documents.from_config_map(later) == documents.from_config_map(document())
+    assert documents.gpus_from_config_map(later) == documents.gpus_from_config_map(document())
 
 
 def test_measured_bandwidths_come_with_it():
-    read = documents.from_config_map(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
+    read = documents.gpus_from_config_map(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
     assert read.machine.measured == ((gpu_set([0, 3]), 47.0), (gpu_set([0, 1, 2, 3]), 82.1))
 
 
 @pytest.mark.parametrize("nothing", [None, "", "null", "[]"])
 def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
-    read = documents.from_config_map(document(linkType=nothing, bandwidth=None))
+    read = documents.gpus_from_config_map(document(linkType=nothing, bandwidth=None))
     assert len(read.machine.gpus) == 4
     assert read.machine.knowledge is Knowledge.UNKNOWN
     assert {link for row in read.machine.links for link in row} == {None, SYS}
@@ -111,7 +111,7 @@ def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
 
 
 def test_the_label_names_the_node_where_the_data_does_not():
-    assert documents.from_config_map(document(nodeName=None)).machine.name == NODE
+    assert documents.gpus_from_config_map(document(nodeName=None)).machine.name == NODE
 
 
 NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
@@ -176,7 +176,7 @@ NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
 )  # fmt: skip
 def test_an_invalid_value_is_refused_with_its_path(data, complaint):
     with pytest.raises(UnreadableTopology) as caught:
-        documents.from_config_map(document(**data))
+        documents.gpus_from_config_map(document(**data))
     assert str(caught.value).startswith(f"configmap kube-system/gpu-topology-186 {complaint}")
 
 
@@ -186,9 +186,9 @@ def test_a_config_map_without_a_node_name_is_refused():
     with pytest.raises(
         UnreadableTopology, match=r"data\.nodeName: is missing, and so is the label"
     ):
-        documents.from_config_map(nameless)
+        documents.gpus_from_config_map(nameless)
     with pytest.raises(UnreadableTopology, match="data: expected a mapping, got nothing"):
-        documents.from_config_map({"metadata": None})
+        documents.gpus_from_config_map({"metadata": None})
 
 
 def test_a_machine_is_published_in_the_words_of_ack():
@@ -241,16 +241,16 @@ def test_nics_that_make_no_sense_are_refused_and_the_rest_is_used(nics, said):
     written = published.config_map(machine, machine.everything)
     written["data"]["nics"] = nics
     with pytest.raises(UnreadableTopology, match=said):
-        documents.from_config_map(written)
+        documents.gpus_from_config_map(written)
     complaints = {}
-    found = documents.from_config_map(written, complaints=complaints)
+    found = documents.gpus_from_config_map(written, complaints=complaints)
     assert found.machine.links == machine.links
     assert set(complaints) == {"nics"}
 
 
 def test_a_published_assumption_stays_an_assumption():
-    machine = presets.match("NVIDIA-H100-80GB-HBM3", 8, "node")
-    again = documents.from_config_map(published.config_map(machine, machine.everything))
+    machine = presets.known_machine("NVIDIA-H100-80GB-HBM3", 8, "node")
+    again = documents.gpus_from_config_map(published.config_map(machine, machine.everything))
     assert again.machine.knowledge is Knowledge.ASSUMED
 
 
@@ -293,7 +293,7 @@ def machines(draw):
 @given(machines(), st.integers(0, 255))
 def test_a_published_machine_is_read_back_the_same(machine, healthy):
     healthy &= machine.everything
-    read = documents.from_config_map(published.config_map(machine, healthy), model="V100")
+    read = documents.gpus_from_config_map(published.config_map(machine, healthy), model="V100")
     assert read == NodeGPUs(machine=machine, healthy=healthy)
 
 
@@ -301,7 +301,7 @@ def test_an_unknown_machine_is_published_without_links():
     machine = nodelabels.machine_from_labels("node", {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
     written = published.config_map(machine, machine.everything)
     assert set(written["data"]) == {"nodeName", "devices"}
-    assert documents.from_config_map(written, model="L40S").machine == machine
+    assert documents.gpus_from_config_map(written, model="L40S").machine == machine
 
 
 JSON = st.recursive(
@@ -318,7 +318,7 @@ JSON = st.recursive(
 def test_no_config_map_makes_the_reader_fall_over(data):
     texts = {key: json.dumps(value) for key, value in data.items()}
     try:
-        size = len(documents.from_config_map(document(**texts)).machine.gpus)
+        size = len(documents.gpus_from_config_map(document(**texts)).machine.gpus)
     except UnreadableTopology:
         size = 1
     assert size > 0
@@ -401,7 +401,7 @@ def test_a_node_without_gpus_has_an_empty_machine():
     ],
 )
 def test_gpus_that_are_cut_up_or_shared_are_known_by_their_labels(labels, reason):
-    assert nodelabels.shared(labels) == reason
+    assert nodelabels.why_shared(labels) == reason
 
 
 @pytest.mark.parametrize(
@@ -414,12 +414,14 @@ def test_gpus_that_are_cut_up_or_shared_are_known_by_their_labels(labels, reason
 def test_labels_of_real_nodes_are_understood(capture, reason):
     if not LABELS.is_dir():
         pytest.skip("the captured labels are not part of the source tree")
-    assert nodelabels.shared(json.loads((LABELS / capture).read_text(encoding="utf-8"))) == reason
+    assert (
+        nodelabels.why_shared(json.loads((LABELS / capture).read_text(encoding="utf-8"))) == reason
+    )
 
 
 def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
     machine = replace(presets.preset_machine("hgx-h100", "node"), nics=())
-    read = documents.from_config_map(
+    read = documents.gpus_from_config_map(
         published.config_map(machine, machine.everything), model="NVIDIA-H100-80GB-HBM3"
     )
     assert read.machine.nvswitch
@@ -431,7 +433,7 @@ def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
     whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(0b11110111))
     whole["data"][key] = "garbage"
     complaints = {}
-    read = documents.from_config_map(whole, complaints=complaints)
+    read = documents.gpus_from_config_map(whole, complaints=complaints)
     assert read.healthy == 0b11110111
     assert len(read.machine.gpus) == 8
     assert list(complaints) == [key]
@@ -444,11 +446,11 @@ def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
     whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["devices"] = "garbage"
     with pytest.raises(UnreadableTopology, match=r"data\.devices"):
-        documents.from_config_map(whole, complaints={})
+        documents.gpus_from_config_map(whole, complaints={})
 
 
 def test_a_measured_bandwidth_of_nothing_is_refused():
     whole = published.config_map(presets.preset_machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["busBandwidth"] = '{"0,1": 0}'
     with pytest.raises(UnreadableTopology, match=r"expected a number >= 0\.001"):
-        documents.from_config_map(whole)
+        documents.gpus_from_config_map(whole)

@@ -25,12 +25,12 @@ from arena_topo.engines.lines import Line, LogOptions, LogTurn, Notice, Source
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
-from arena_topo.joblogs.follow import AGAIN, FollowState
+from arena_topo.joblogs.follow import BREAK_NOTE_INTERVAL, FollowState
 from arena_topo.joblogs.log_request import LogRequest
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.reasons import launcher_log
 
-ALL = LogRequest(everyone=True)
+ALL = LogRequest(all_pods=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
 OVER = JobStatus(
     uid="u",
@@ -54,7 +54,7 @@ class Shown:
         self.told: list[LogNote] = []
         self.texts: list[str] = []
         self.error: ArenaError | None = None
-        shown = logs.Shown(backend, "demo", "default", asked, tell=self.told.append)
+        shown = logs.RequestedLines(backend, "demo", "default", asked, tell=self.told.append)
         try:
             for batch in shown:
                 self.texts += [one.text.decode() for one in batch]
@@ -192,7 +192,7 @@ def test_a_launcher_whose_log_is_never_read_fails_a_follow(
 ):
     running(backend, operator, "unread")
     api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, **fault)
-    shown = follow(backend, operator, LogRequest(options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(options=FOLLOW, to_archive=False))
     assert shown.texts == []
     assert shown.error is not None
     assert shown.error.message == f"the log of {LAUNCHER} could not be read to the end"
@@ -206,7 +206,7 @@ def test_a_job_that_failed_says_so_though_its_log_could_not_be_read(
 ):
     running(backend, operator, "unread")
     hang(api, LAUNCHER)
-    shown = follow(backend, operator, LogRequest(options=FOLLOW, keep=False), code=7)
+    shown = follow(backend, operator, LogRequest(options=FOLLOW, to_archive=False), code=7)
     assert shown.error is None
     assert shown.notes()[-1].startswith(f"the log could not be read to the end ({LAUNCHER}): ")
 
@@ -221,7 +221,7 @@ def test_a_worker_whose_log_is_never_read_is_named_at_the_end(
 ):
     running(backend, operator, "hello")
     api.fail(rf"GET .*/{WORKER}/log", times=1000, **fault)
-    shown = follow(backend, operator, LogRequest(everyone=True, options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(all_pods=True, options=FOLLOW, to_archive=False))
     assert shown.texts == ["hello"]
     assert shown.error is None
     warned = [one.text for one in shown.told if one.warns]
@@ -234,7 +234,7 @@ def test_a_worker_that_runs_and_says_nothing_is_no_trouble(
     backend: KubernetesBackend, operator: FakeOperator
 ):
     running(backend, operator, "hello")
-    shown = follow(backend, operator, LogRequest(everyone=True, options=FOLLOW, keep=False))
+    shown = follow(backend, operator, LogRequest(all_pods=True, options=FOLLOW, to_archive=False))
     assert (shown.texts, shown.notes(), shown.error) == (["hello"], [], None)
 
 
@@ -243,7 +243,7 @@ def test_logs_none_of_which_may_be_read_are_an_error(
 ):
     running(backend, operator, "unread", workers=2)
     api.deny("get pods/log default")
-    for asked in (ALL, replace(ALL, options=FOLLOW, keep=False)):
+    for asked in (ALL, replace(ALL, options=FOLLOW, to_archive=False)):
         shown = Shown(backend, asked)
         assert isinstance(shown.error, AccessDenied)
         assert shown.texts == []
@@ -267,43 +267,43 @@ LOST = ClusterError("the connection broke")
 
 
 def follow_state() -> FollowState:
-    asked = LogRequest(everyone=True, options=LogOptions(follow=True))
+    asked = LogRequest(all_pods=True, options=LogOptions(follow=True))
     return FollowState(replace(OVER, phase=Phase.RUNNING), asked, lambda _: True)
 
 
 def incomplete(state: FollowState) -> list[Source]:
-    return [one.source for one in state.incomplete(None, done=True)]
+    return [one.source for one in state.incomplete_logs(None, done=True)]
 
 
 def test_a_log_that_is_read_again_lacks_nothing():
     state = follow_state()
-    state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), 0.0)
+    state.add_notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), 0.0)
     assert incomplete(state) == [SOURCE]
-    state.notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), 0.0)
+    state.add_notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), 0.0)
     assert incomplete(state) == []
 
 
 def test_a_break_is_news_once_and_again_after_half_a_minute():
     state = follow_state()
     told: list[float] = []
-    for now in (0.0, 1.0, AGAIN - 1, AGAIN, AGAIN + 1):
-        state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
+    for now in (0.0, 1.0, BREAK_NOTE_INTERVAL - 1, BREAK_NOTE_INTERVAL, BREAK_NOTE_INTERVAL + 1):
+        state.add_notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
         told += [now] * len(state.pending_notes())
-        state.notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), now)
-    assert told == [0.0, AGAIN]
+        state.add_notice(Notice(turn=LogTurn.RESUMED, source=SOURCE), now)
+    assert told == [0.0, BREAK_NOTE_INTERVAL]
     for now in (90.0, 180.0, 270.0):
         # As long as it is broken nothing new has happened.
-        state.notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
+        state.add_notice(Notice(turn=LogTurn.BROKEN, source=SOURCE, error=LOST), now)
         told += [now] * len(state.pending_notes())
-    assert told == [0.0, AGAIN, 90.0]
+    assert told == [0.0, BREAK_NOTE_INTERVAL, 90.0]
 
 
 def test_a_pod_that_was_deleted_lacks_what_was_not_read_before():
     state = follow_state()
-    state.notice(Notice(turn=LogTurn.GONE, source=SOURCE), 0.0)
+    state.add_notice(Notice(turn=LogTurn.GONE, source=SOURCE), 0.0)
     assert incomplete(state) == []
-    state.notice(Notice(turn=LogTurn.GONE, source=SOURCE, error=LOST), 0.0)
-    [note] = notices.incomplete(state.incomplete(None, done=True))
+    state.add_notice(Notice(turn=LogTurn.GONE, source=SOURCE, error=LOST), 0.0)
+    [note] = notices.incomplete_log_notes(state.incomplete_logs(None, done=True))
     assert note.text == f"the log could not be read to the end ({LAUNCHER}): the connection broke"
     assert note.warns
 
@@ -312,8 +312,8 @@ def test_many_logs_that_lack_something_for_one_reason_are_one_note():
     state = follow_state()
     for index in range(64):
         source = Source(pod=f"demo-worker-{index}", uid=str(index), worker=index)
-        state.notice(Notice(turn=LogTurn.BROKEN, source=source, error=LOST), 0.0)
-    [note] = notices.incomplete(state.incomplete(None, done=True))
+        state.add_notice(Notice(turn=LogTurn.BROKEN, source=source, error=LOST), 0.0)
+    [note] = notices.incomplete_log_notes(state.incomplete_logs(None, done=True))
     assert note.text == (
         "64 logs could not be read to the end"
         " (demo-worker-0, demo-worker-1, demo-worker-2 and 61 more): the connection broke"
@@ -340,7 +340,9 @@ def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
     archive, told = Archive(tmp_path / "kept"), list[LogNote]()
     for uid in range(3):
         keep(archive, backend.place, str(uid), 1_000_000.0 + uid)
-    shown = logs.Shown(backend, "demo", "default", LogRequest(), tell=told.append, archive=archive)
+    shown = logs.RequestedLines(
+        backend, "demo", "default", LogRequest(), tell=told.append, archive=archive
+    )
     assert [one.text for batch in shown for one in batch] == [b"hello"]
     span = f"from {moment(1_000_002)} to {moment(1_000_002)}"
     [note] = told
@@ -358,7 +360,7 @@ def test_of_which_logs_lines_may_be_missing_is_told():
             phase="", exit_code=None, slots=0, first=60 * 10**9, last=99 * 10**9,
             sources=(SOURCE,), lacking=(SOURCE,), complete=False,
         ),
-        asked=True,
+        requested=True,
         older=0,
         root=None,
     )  # fmt: skip
@@ -378,7 +380,7 @@ def test_what_was_kept_is_not_saved_over_files_that_are_there(
     taken.write_text("mine")
     asked = LogRequest(save=str(tmp_path / "saved"))
     with pytest.raises(UsageError, match="is not empty"):
-        list(logs.Shown(backend, "demo", "default", asked, archive=archive))
+        list(logs.RequestedLines(backend, "demo", "default", asked, archive=archive))
     assert [one.read_text() for one in taken.parent.iterdir()] == ["mine"]
 
 

@@ -809,7 +809,7 @@ def test_a_patient_job_says_until_when_it_waits_and_how_to_start_it_at_once():
 
 def test_no_row_of_the_table_is_out_of_reach_and_no_code_unused():
     decides = {
-        next(at for at, row in enumerate(RULES) if row.sees(found) is not None)
+        next(at for at, row in enumerate(RULES) if row.detect(found) is not None)
         for found in (build() for build, _code, _what, _why in CASES.values())
     }
     assert decides == set(range(len(RULES)))
@@ -1454,7 +1454,7 @@ def test_a_complaint_holds_as_long_as_the_pod_is_in_that_state(
     reason: str, kind: str, holds: Any, passed: Any
 ):
     told = [event("Pod/demo-worker-0", reason, "text", kind=kind)]
-    world = {"wanted": 4, "now": NOW, "over": False}
+    world = {"worker_count": 4, "now": NOW, "over": False}
     assert [one.reason for one in current(told, [holds], **world)] == [reason]
     assert current(told, [passed], **world) == ()
 
@@ -1462,7 +1462,7 @@ def test_a_complaint_holds_as_long_as_the_pod_is_in_that_state(
 @pytest.mark.parametrize("reason", ["Pulling", "FailedMount"])
 def test_what_was_before_the_first_container_of_a_pod_has_passed(reason: str):
     told = [event("Pod/demo-launcher-x7k2p", reason, "text")]
-    assert current(told, [INITIALIZING], wanted=4, now=NOW, over=False) == ()
+    assert current(told, [INITIALIZING], worker_count=4, now=NOW, over=False) == ()
 
 
 def test_the_newest_of_a_complaint_counts_and_they_come_oldest_first():
@@ -1472,7 +1472,7 @@ def test_the_newest_of_a_complaint_counts_and_they_come_oldest_first():
         event("Pod/demo-worker-0", "FailedScheduling", "0/2", when=200),
     ]
     pods = [UNBOUND, worker(1, **unscheduled("0/1"))]
-    found = current(told, pods, wanted=4, now=NOW, over=False)
+    found = current(told, pods, worker_count=4, now=NOW, over=False)
     assert [(one.source, one.message, one.when) for one in found] == [
         ("pod/demo-worker-1", "0/1", T0 + 300),
         ("pod/demo-worker-0", "0/3", T0 + 400),
@@ -1481,13 +1481,13 @@ def test_the_newest_of_a_complaint_counts_and_they_come_oldest_first():
 
 def test_events_of_a_pod_that_was_made_again_are_not_its_own():
     told = [event("Pod/demo-worker-0", "FailedScheduling", "0/2", uid="the-one-before")]
-    assert current(told, [UNBOUND], wanted=4, now=NOW, over=False) == ()
+    assert current(told, [UNBOUND], worker_count=4, now=NOW, over=False) == ()
 
 
 def test_a_refusal_holds_until_the_pod_is_there():
     text = 'worker pod created failed: pods "demo-worker-0" is forbidden: exceeded quota: q'
     told = [event("MPIJob/demo", "MPIJobFailed", text)]
-    world = {"wanted": 4, "now": NOW, "over": False}
+    world = {"worker_count": 4, "now": NOW, "over": False}
     assert len(current(told, [worker(1)], **world)) == 1
     assert current(told, [worker(0)], **world) == ()
     launch = [event("Job/demo-launcher", "FailedCreate", "Error creating: forbidden: quota")]
@@ -1498,7 +1498,7 @@ def test_a_refusal_holds_until_the_pod_is_there():
 def test_complaints_about_quotas_and_jobs_pass_with_time():
     for about in ("ResourceQuota/gpus", "MPIJob/demo"):
         told = [event(about, "Odd", "something", when=400)]
-        world = {"wanted": 0, "over": False}
+        world = {"worker_count": 0, "over": False}
         assert len(current(told, [], now=T0 + 500, **world)) == 1
         assert current(told, [], now=T0 + 1000, **world) == ()
 

@@ -211,7 +211,7 @@ def test_a_server_that_stumbles_does_not_end_the_waiting(cluster_world):
 
 
 def test_what_is_only_assumed_of_a_machine_is_said():
-    machine = presets.match("Tesla-V100-SXM2-32GB", 8, "a")
+    machine = presets.known_machine("Tesla-V100-SXM2-32GB", 8, "a")
     assert machine is not None
     node = Node(name=NodeName("a"), machine=machine, free=machine.everything)
     job = MPIJob(name="demo", command="true", image="i", **QUAD)

@@ -26,10 +26,10 @@ from arena_topo.joblogs.follow import (
     POD_SILENCE,
     FollowState,
     JobPoller,
-    Shown,
+    RequestedLines,
 )
 from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
-from arena_topo.joblogs.notices import DELETED, LogNote
+from arena_topo.joblogs.notices import DELETION_DELAY, LogNote
 from arena_topo.joblogs.ranks import parse_only
 from arena_topo.joblogs.view import Raw
 
@@ -67,7 +67,7 @@ class Showing:
     def __init__(self, world: World, asked: LogRequest, archive: Archive | None = None) -> None:
         self.notes: list[LogNote] = []
         self.waits: list[NoLogYet | None] = []
-        self.shown: Shown = follow.Shown(
+        self.shown: RequestedLines = follow.RequestedLines(
             world.backend,
             "demo",
             "default",
@@ -117,7 +117,7 @@ def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
     for asked in (
         LogRequest(),
         LogRequest(options=FOLLOW),
-        LogRequest(everyone=True, options=FOLLOW),
+        LogRequest(all_pods=True, options=FOLLOW),
     ):
         with pytest.raises(JobNotFound, match="no job demo in namespace"):
             Showing(world, asked).rest()
@@ -208,7 +208,7 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
         while poller.lost is None:
             assert time.monotonic() < end, "nothing was noticed"
             time.sleep(0.01)
-    assert list(poller.news()) == []
+    assert list(poller.new_states()) == []
     assert poller.lost.message == "the job demo was deleted while its log was followed"
     assert poller.lost.hint == "arena-topo logs --kept demo -n default shows its archived log"
 
@@ -216,7 +216,7 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
 def test_what_was_not_kept_is_not_offered(local_world: World):
     submit(local_world)
     local_world.start("demo")
-    showing = Showing(local_world, LogRequest(options=FOLLOW, keep=False))
+    showing = Showing(local_world, LogRequest(options=FOLLOW, to_archive=False))
     next(showing.batches)
     local_world.backend.delete("demo", "default")
     with pytest.raises(ArenaError) as lost:
@@ -252,7 +252,7 @@ def test_without_following_everything_that_is_there_is_read(world: World):
     world.say("demo", "one")
     followed = Showing(world, LogRequest(options=FOLLOW))
     followed.until_said("one")
-    showing = Showing(world, LogRequest(everyone=True))
+    showing = Showing(world, LogRequest(all_pods=True))
     assert showing.rest() == ["one"]
     assert showing.shown.end is End.READ
     world.finish("demo")
@@ -343,13 +343,13 @@ def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path
     for asked in (
         LogRequest(),
         LogRequest(options=FOLLOW),
-        LogRequest(everyone=True),
-        LogRequest(kept=True),
+        LogRequest(all_pods=True),
+        LogRequest(from_archive=True),
     ):
         again = Showing(world, asked, archive)
         assert again.rest() == ["hello"]
         assert again.shown.end is End.KEPT
-        gone = "" if asked.kept else "the pods of demo are gone: "
+        gone = "" if asked.from_archive else "the pods of demo are gone: "
         text = (
             rf"{gone}this is the archived log of the job that was created \S+ \S+,"
             r" from \S+ \S+ to \S+ \S+"
@@ -369,7 +369,7 @@ def test_archived_logs_of_workers_that_are_gone_are_named_beside_a_launcher_that
         source = Source(pod=f"demo-worker-{worker}", uid=str(worker), worker=worker)
         with archive.keeping(still_world.backend.place, replace(status, uid=uid)) as keeping:
             keeping.write([Line(source=source, at=1, stamp=b"", text=b"was")])
-    showing = Showing(still_world, LogRequest(everyone=True), archive)
+    showing = Showing(still_world, LogRequest(all_pods=True), archive)
     assert showing.rest() == ["hello"]
     assert showing.told() == (
         "pods that are gone: demo-worker-9; arena-topo logs --kept --all demo -n default shows"
@@ -397,7 +397,7 @@ def test_of_what_was_kept_it_is_told_whether_it_begins_with_the_log(
     followed.until_said("hello")
     still_world.finish("demo")
     followed.rest()
-    again = Showing(still_world, LogRequest(kept=True), archive)
+    again = Showing(still_world, LogRequest(from_archive=True), archive)
     assert again.rest() == ["hello"]
     assert ("; lines may be missing of " in again.told()) is cut
     assert "it may have gone on" not in again.told()
@@ -413,7 +413,7 @@ def test_who_left_before_the_end_is_told_that_it_may_have_gone_on(
     left = Showing(still_world, LogRequest(options=FOLLOW), archive)
     left.until_said("hello")
     left.batches.close()
-    again = Showing(still_world, LogRequest(kept=True), archive)
+    again = Showing(still_world, LogRequest(from_archive=True), archive)
     assert again.rest() == ["hello"]
     assert again.told().endswith("; the log may have gone on after that")
 
@@ -423,12 +423,12 @@ def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):
     submit(world)
     world.start("demo")
     world.say("demo", "hello")
-    showing = Showing(world, LogRequest(options=FOLLOW, keep=False), archive)
+    showing = Showing(world, LogRequest(options=FOLLOW, to_archive=False), archive)
     showing.until_said("hello")
     world.finish("demo")
     showing.rest()
     with pytest.raises(NotFound, match="nothing is archived of the logs of demo") as caught:
-        Showing(world, LogRequest(kept=True), archive).rest()
+        Showing(world, LogRequest(from_archive=True), archive).rest()
     shown = "logs" if isinstance(world, LocalWorld) else "logs -f"
     assert caught.value.hint == f"arena-topo {shown} demo -n default"
 
@@ -458,7 +458,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
     for _ in followed.batches:
         pass
     unfinished = LogRequest(options=LogOptions(unfinished=True))
-    shown = follow.Shown(world.backend, "demo", "default", unfinished)
+    shown = follow.RequestedLines(world.backend, "demo", "default", unfinished)
     written = b"".join(map(Raw().lines, shown))
     assert written.endswith(b"\xff\x1b[2J\nlast")
     assert shown.status is not None
@@ -507,7 +507,7 @@ def job(phase: Phase, *pods: Source, reason: str | None = None) -> JobStatus:
 
 
 def course(asked: LogRequest = LogRequest(options=FOLLOW), *pods: Source) -> FollowState:  # noqa: B008  frozen
-    wanted = (lambda _: True) if asked.everyone else (lambda source: source.chief)
+    wanted = (lambda _: True) if asked.all_pods else (lambda source: source.chief)
     return FollowState(job(Phase.RUNNING, *pods), asked, wanted)
 
 
@@ -517,9 +517,9 @@ def ended(one: FollowState, status: JobStatus | None, now: float, **more: bool) 
 
 def test_after_the_end_of_a_job_its_last_lines_are_waited_for():
     one = course()
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     assert ended(one, job(Phase.RUNNING, LAUNCHER), 60.0) is None
-    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 60.0)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 60.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
     assert ended(one, over, 60.1) is None
     assert ended(one, over, 60.1 + END_GRACE) is End.JOB
@@ -527,66 +527,66 @@ def test_after_the_end_of_a_job_its_last_lines_are_waited_for():
 
 def test_a_launcher_that_still_speaks_is_not_cut_off():
     one = course()
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
     for second in range(100):
-        one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], float(second))
+        one.add_lines([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], float(second))
         assert ended(one, over, second + 0.9, done=False) is None
     assert ended(one, over, 99.0 + AFTER_END, done=False) is End.JOB
 
 
 def test_a_connection_that_is_being_taken_up_again_is_waited_for():
     one = course()
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    one.notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER), 1.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.BROKEN, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
     assert ended(one, over, MISSING_LOG_GRACE, done=False) is None
     assert ended(one, over, 1.0 + MISSING_LOG_GRACE, done=False) is End.JOB
 
 
 def test_workers_that_outlive_their_job_do_not_keep_it_open():
-    one = course(LogRequest(everyone=True, options=FOLLOW))
+    one = course(LogRequest(all_pods=True, options=FOLLOW))
     for source in (LAUNCHER, WORKER):
-        one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
-    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 1.0)
+        one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER, WORKER)
     assert ended(one, over, 2.0, done=False) is None
-    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + AFTER_END - END_GRACE)
+    one.add_lines([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + AFTER_END - END_GRACE)
     assert ended(one, over, 2.0 + AFTER_END, done=False) is End.JOB
 
 
 def test_the_launcher_that_comes_next_is_waited_for_when_the_job_is_over_already():
     one = course()
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    one.notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    one.add_notice(Notice(turn=LogTurn.ENDED, source=LAUNCHER), 0.0)
     again = Source(pod="demo-launcher-2", uid="3", chief=True)
     over = job(Phase.FAILED, LAUNCHER, again)
     # Its log is not being read yet, so `done` is of the first one only.
-    assert not one.whole(over, done=True)
-    one.notice(Notice(turn=LogTurn.JOINED, source=again), 1.0)
-    assert one.whole(over, done=True)
+    assert not one.is_complete(over, done=True)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=again), 1.0)
+    assert one.is_complete(over, done=True)
 
 
 def test_who_waits_is_told_once_for_each_reason():
     one = course()
     pending = job(Phase.PENDING, reason="no GPUs")
-    assert one.waiting(pending, None, 0.0)[0]
-    assert one.waiting(pending, None, 0.0) == (False, None)
-    changed, waiting = one.waiting(pending, Start.QUEUE, 0.0)
+    assert one.wait_reason(pending, None, 0.0)[0]
+    assert one.wait_reason(pending, None, 0.0) == (False, None)
+    changed, waiting = one.wait_reason(pending, Start.QUEUE, 0.0)
     assert changed
     assert waiting is not None
     assert (waiting.reason, waiting.start) == ("no GPUs", Start.QUEUE)
-    one.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
-    assert one.waiting(pending, None, 0.0) == (False, None)
+    one.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    assert one.add_lines([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
+    assert one.wait_reason(pending, None, 0.0) == (False, None)
 
 
 def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    assert one.waiting(running, None, 10.0) == (False, None)
-    assert one.waiting(running, None, 9.9 + POD_SILENCE) == (False, None)
-    _, waiting = one.waiting(running, None, 10.0 + POD_SILENCE)
+    assert one.wait_reason(running, None, 10.0) == (False, None)
+    assert one.wait_reason(running, None, 9.9 + POD_SILENCE) == (False, None)
+    _, waiting = one.wait_reason(running, None, 10.0 + POD_SILENCE)
     assert waiting is not None
     assert waiting.reason == "it runs, but has written nothing yet"
 
@@ -594,12 +594,12 @@ def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
 def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note():
     refused = NotFound("container nope is not valid")
     alone = course()
-    alone.notice(Notice(turn=LogTurn.REFUSED, source=LAUNCHER, error=refused), 0.0)
+    alone.add_notice(Notice(turn=LogTurn.REFUSED, source=LAUNCHER, error=refused), 0.0)
     with pytest.raises(NotFound, match="nope"):
         ended(alone, job(Phase.RUNNING, LAUNCHER), 1.0)
-    many = course(LogRequest(everyone=True, options=FOLLOW))
-    many.notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
-    many.notice(Notice(turn=LogTurn.REFUSED, source=WORKER, error=refused), 0.0)
+    many = course(LogRequest(all_pods=True, options=FOLLOW))
+    many.add_notice(Notice(turn=LogTurn.JOINED, source=LAUNCHER), 0.0)
+    many.add_notice(Notice(turn=LogTurn.REFUSED, source=WORKER, error=refused), 0.0)
     assert ended(many, job(Phase.RUNNING, LAUNCHER, WORKER), 1.0) is None
     [note] = many.pending_notes()
     assert note.text == "the log of demo-worker-0 cannot be read: container nope is not valid"
@@ -607,12 +607,12 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
 
 
 def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
-    one = course(LogRequest(everyone=True, options=FOLLOW), LAUNCHER)
+    one = course(LogRequest(all_pods=True, options=FOLLOW), LAUNCHER)
     for source in (LAUNCHER, WORKER):
-        assert one.notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
-    [note] = one.notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
+        assert one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 5.0) == []
+    [note] = one.add_notice(Notice(turn=LogTurn.JOINED, source=replace(WORKER, uid="9")), 99.0)
     assert note.text == "demo-worker-0 was created again"
-    [note] = one.notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
+    [note] = one.add_notice(Notice(turn=LogTurn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
     assert one.pending_notes() == []
 
@@ -622,10 +622,10 @@ def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
         (Phase.RUNNING, ["demo-worker-0 is gone: its log ends here"]),
         (Phase.SUCCEEDED, []),
     ):
-        one = course(LogRequest(everyone=True, options=FOLLOW), LAUNCHER, WORKER)
+        one = course(LogRequest(all_pods=True, options=FOLLOW), LAUNCHER, WORKER)
         for source in (LAUNCHER, WORKER):
-            one.notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
-        one.notice(Notice(turn=LogTurn.GONE, source=WORKER), 1.0)
+            one.add_notice(Notice(turn=LogTurn.JOINED, source=source), 0.0)
+        one.add_notice(Notice(turn=LogTurn.GONE, source=WORKER), 1.0)
         assert one.pending_notes(1.0) == []
         ended(one, job(phase, LAUNCHER), 2.0, done=False)
-        assert [note.text for note in one.pending_notes(1.0 + DELETED)] == news
+        assert [note.text for note in one.pending_notes(1.0 + DELETION_DELAY)] == news

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from arena_topo.admin.nodes import Use, node_standings
+from arena_topo.admin.nodes import Use, node_states
 from arena_topo.engines.kubernetes.admin import Administration
 from arena_topo.engines.kubernetes.lease import LACKS
 from arena_topo.engines.kubernetes.mpijob import seconds
@@ -64,7 +64,7 @@ class Prerequisite:
 
     name: str
     outcome: CheckResult
-    found: str
+    finding: str
     fix: str | None = None
 
 
@@ -256,7 +256,7 @@ class _Check:
             )
 
     def nodes(self) -> Iterator[_Judged]:
-        states = node_standings(self.admin.nodes())
+        states = node_states(self.admin.nodes())
         contradictory = [node for node in states if node.remark]
         for node in contradictory[:_SHOWN]:
             fix = f"arena-topo nodes topology {node.node}, or nodes default {node.node}"
@@ -421,10 +421,10 @@ def check_cluster(admin: Administration, namespace: str) -> CheckReport:
         ("rights to attach", work.attaching),
         ("rights to place", work.placing),
     )
-    findings = [Prerequisite(name="API server", outcome=CheckResult.OK, found=version)]
+    findings = [Prerequisite(name="API server", outcome=CheckResult.OK, finding=version)]
     for name, look in steps:
         findings += [
-            Prerequisite(name=name, outcome=outcome, found=finding, fix=fix)
+            Prerequisite(name=name, outcome=outcome, finding=finding, fix=fix)
             for outcome, finding, fix in _tried(look)
         ]
     return CheckReport(namespace=namespace, findings=tuple(findings))

@@ -20,7 +20,7 @@ from arena_topo.cli.arguments import (
     output,
 )
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import coming_back
+from arena_topo.cli.interrupt_message import say_how_to_return
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
@@ -29,7 +29,7 @@ from arena_topo.engines import engine_choice
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word
 from arena_topo.job import KeyValue
-from arena_topo.layout import noted
+from arena_topo.layout import note_line
 from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
 from arena_topo.names import is_label_value
 
@@ -163,7 +163,7 @@ def _remove(session: Session, output_format: Output) -> None:
         number = len(removal.marked)
         subject = "1 node keeps its" if number == 1 else f"{number} nodes keep their"
         back = f"{PROGRAM} nodes default {' '.join(removal.marked)}"
-        console.info(noted(f"{subject} label and taint for topology jobs: {back}"), whole=True)
+        console.info(note_line(f"{subject} label and taint for topology jobs: {back}"), whole=True)
     if not removal.objects:
         console.info("Nothing of arena-topo is installed.")
     elif output_format is Output.NAME:
@@ -201,9 +201,9 @@ def check_command(
     if output_format is Output.WIDE:
         wide = console.width and console.drawing_width
         # Its commands are copied, so lines are not wrapped.
-        console.screen(shown.report(report, width=wide), whole=True)
+        console.screen(shown.check_text(report, width=wide), whole=True)
     else:
-        console.write(format_document(shown.report_value(report), output_format))
+        console.write(format_document(shown.check_json(report), output_format))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -216,9 +216,9 @@ def _inspect(
 
     result = inspection.inspect_workers(backend, job, namespace)
     if output_format is Output.WIDE:
-        console.screen(shown.inspection(result))
+        console.screen(shown.inspection_text(result))
     else:
-        console.write(format_document(shown.inspection_value(result), output_format))
+        console.write(format_document(shown.inspection_json(result), output_format))
     if not result.passed:
         raise typer.Exit(1)
 
@@ -257,11 +257,11 @@ def _dedicate(names: Sequence[str], use: str, session: Session, how: NodeChangeO
     )
     dry = " (dry run)" if how.dry_run else ""
     console.write("".join(f"node/{change.node} {change.outcome}{dry}\n" for change in done))
-    if use == nodes.Use.TOPOLOGY and (text := nodes.closed(names, admin)):
+    if use == nodes.Use.TOPOLOGY and (text := nodes.closing_sentence(names, admin)):
         from arena_topo.admin import stranded_gangs  # noqa: PLC0415 - only where nodes are closed
 
         console.note(text)
-        if waiting := stranded_gangs.hopeless(names, admin):
+        if waiting := stranded_gangs.hopeless_gangs(names, admin):
             console.warn(f"these gangs wait, and fit on no reserved node: {', '.join(waiting)}")
 
 
@@ -277,15 +277,15 @@ def nodes_list(session: Session, *, output_format: OutputFlag = Output.WIDE) -> 
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
     console = session.console
-    states = nodes.node_standings(engine_choice.administration(open_engine(session)).nodes())
+    states = nodes.node_states(engine_choice.administration(open_engine(session)).nodes())
     if output_format is Output.WIDE:
-        console.screen(shown.standings_table(states))
+        console.screen(shown.node_states_table(states))
         if not states:
             console.info(
                 "No node offers GPUs by a device plugin; GPUs of a DRA driver need no reservation."
             )
     else:
-        console.write(format_document(shown.standings_value(states), output_format))
+        console.write(format_document(shown.node_states_json(states), output_format))
 
 
 @command_from_records
@@ -316,5 +316,5 @@ def controller(
 
     backend = open_engine(session, fabric=network_of_option(fabric))
     back = f"{PROGRAM} controller; all it knows is written on the jobs"
-    with coming_back(session.console, back, "The jobs go on."):
+    with say_how_to_return(session.console, back, "The jobs go on."):
         loop.run_controller(backend, ack=ack, once=once, tell=session.console.event)

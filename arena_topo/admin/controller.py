@@ -80,7 +80,7 @@ from arena_topo.queueing.patience import waits_for
 from arena_topo.queueing.reservation import left_for
 from arena_topo.solver import Unplaceable
 from arena_topo.solver.door import Follower, Solver
-from arena_topo.topology import Cluster, natural
+from arena_topo.topology import Cluster, natural_key
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
@@ -625,7 +625,7 @@ class Controller:
         places = (loss.nodes_of(pods) & self._troubled.keys()) | {
             end.node for end in ended.values()
         }
-        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural)}
+        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural_key)}
         # An end shows that the pods no longer tolerate what is the matter with their node.
         lost = self._lost_nodes(pods, places, nodes.get, math.inf if ended else now)
         cordoned = [name for name, node in nodes.items() if node and node.unschedulable]
@@ -691,7 +691,7 @@ class Controller:
         places |= {
             name for name in used if not loss.answered(self._nodes.get(name), at + SKEW, now=now)
         }
-        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural)}
+        nodes = {name: self.queue.node(name) for name in sorted(places, key=natural_key)}
         lost = self._lost_nodes(every, places, nodes.get, math.inf)
         cordoned = [name for name, node in nodes.items() if node and node.unschedulable]
         cause = loss.cause_of_loss(ended, lost, cordoned)
@@ -729,7 +729,7 @@ class Controller:
         """Those of these nodes that a gang with such pods has lost, and how."""
         tolerations = loss.tolerations_of(pods)
         lost = {}
-        for name in sorted(names, key=natural):
+        for name in sorted(names, key=natural_key):
             since = self._troubled.get(name, min(now, self.queue.now()))
             losing = loss.losing(node_of(name), tolerations, since=since)
             if losing is not None and losing[0] <= now:
@@ -1023,7 +1023,7 @@ class Controller:
     # What others read
 
     def _publish(self, view: Snapshot) -> bool:
-        """Publish what is free, if that is due; whether it was."""
+        """Publish what is free as the `cluster-view`, if that is due; whether it was."""
         if self.clock() - self._published < VIEW_PERIOD:
             return False
         # Set before the attempt: after a failure the next try is at the next due time.

@@ -29,17 +29,17 @@ class Inspection:
 
     status: JobStatus
     differences: tuple[drift.Difference, ...]
-    sights: tuple[drift.WorkerGpus, ...]
+    workers: tuple[drift.WorkerGpus, ...]
 
-    def outcome(self, sight: drift.WorkerGpus) -> InspectionResult:
+    def outcome(self, worker: drift.WorkerGpus) -> InspectionResult:
         """The result for one worker, under the guarantee of the placement."""
-        if sight.agrees is None:
+        if worker.agrees is None:
             return InspectionResult.UNKNOWN
-        if sight.agrees:
+        if worker.agrees:
             return InspectionResult.OK
         forecast = self.status.forecast
         exact = forecast is not None and forecast.guarantee == Guarantee.GPUS
-        if exact or len(sight.seen) != len(sight.planned):
+        if exact or len(worker.seen) != len(worker.planned):
             return InspectionResult.DIFFERS
         return InspectionResult.OTHERS
 
@@ -47,7 +47,7 @@ class Inspection:
     def passed(self) -> bool:
         """Whether everything agrees with the guarantee, as far as it could be inspected."""
         return not self.differences and all(
-            self.outcome(sight) is not InspectionResult.DIFFERS for sight in self.sights
+            self.outcome(worker) is not InspectionResult.DIFFERS for worker in self.workers
         )
 
 
@@ -66,5 +66,5 @@ def inspect_workers(backend: Backend, name: str, namespace: str) -> Inspection:
     return Inspection(
         status=status,
         differences=drift.drift_of(backend, status),
-        sights=drift.ask_workers(backend, status),
+        workers=drift.ask_workers(backend, status),
     )

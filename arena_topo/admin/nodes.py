@@ -18,7 +18,7 @@ from arena_topo.engines.write_conflict import attempts, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import FORMAT_ANNOTATION, GUARANTEE, Guarantee
 from arena_topo.numbers import parse_count
-from arena_topo.topology import GPU_RESOURCES, TAINT, natural, published
+from arena_topo.topology import GPU_RESOURCES, TAINT, natural_key, published
 from arena_topo.words import counted, shortened
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ _REFUSALS = {
 }
 
 
-def closed(names: Sequence[str], admin: Administration) -> str | None:
+def closing_sentence(names: Sequence[str], admin: Administration) -> str | None:
     """The nodes that no new topology job may use once these are reserved, in a sentence.
 
     None without any, or without the right to list nodes.
     """
     try:
-        states = node_standings(admin.nodes())
+        states = node_states(admin.nodes())
     except AccessDenied:
         return None
     others = [
@@ -115,7 +115,7 @@ def closed(names: Sequence[str], admin: Administration) -> str | None:
     ]
     if not others:
         return None
-    which = shortened(sorted(others, key=natural), _SHOWN)
+    which = shortened(sorted(others, key=natural_key), _SHOWN)
     are = "is" if len(others) == 1 else "are"
     nodes = counted(len(others), "other node")
     which = f"{nodes} with GPUs ({which}) {are} closed to new ones"
@@ -202,7 +202,7 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
 
 
-def node_standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
+def node_states(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
     """The state of the nodes with GPUs, and of marked nodes without GPUs."""
     states = []
     for node in nodes:

@@ -21,7 +21,7 @@ MAX_GANGS = 8
 """The most gangs that are looked at, the first of the queue."""
 
 
-def hopeless(names: Sequence[str], admin: Administration) -> list[str]:
+def hopeless_gangs(names: Sequence[str], admin: Administration) -> list[str]:
     """The first waiting gangs that no reserved node can ever take once these are reserved.
 
     Empty without the right to read the queue and the cluster.

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from arena_topo.reasons.drift import WorkerGpus
 
 
-def report(result: CheckReport, *, width: int | None = None) -> str:
+def check_text(result: CheckReport, *, width: int | None = None) -> str:
     """A row for each prerequisite, and below it the advice if it is not met.
 
     Sentences are wrapped at `width` columns in place.
     """
     findings = result.findings
-    rows = [(item.name, state(item.outcome.value), one_line(item.found)) for item in findings]
+    rows = [(item.name, state(item.outcome.value), one_line(item.finding)) for item in findings]
     heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
     first, *starts = heads.splitlines()
     start = first.index("FOUND")
@@ -34,7 +34,7 @@ def report(result: CheckReport, *, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_value(result: CheckReport) -> dict[str, Any]:
+def check_json(result: CheckReport) -> dict[str, Any]:
     """The report as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -42,13 +42,13 @@ def report_value(result: CheckReport) -> dict[str, Any]:
         "namespace": result.namespace,
         "passed": result.passed,
         "checks": [
-            {"name": item.name, "result": item.outcome.value, "found": item.found, "fix": item.fix}
-            for item in result.findings
+            {"name": row.name, "result": row.outcome.value, "found": row.finding, "fix": row.fix}
+            for row in result.findings
         ],
     }
 
 
-def standings_table(states: Iterable[NodeState]) -> str:
+def node_states_table(states: Iterable[NodeState]) -> str:
     """Nodes with GPUs, their use, and what contradicts that."""
     rows = [(own.node, str(own.gpus), own.use.value, _remark(own)) for own in states]
     return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
@@ -64,7 +64,7 @@ def _lines(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
+def node_states_json(states: Iterable[NodeState]) -> dict[str, Any]:
     """The states of nodes as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -83,32 +83,32 @@ def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
     }
 
 
-def inspection(result: Inspection) -> str:
+def inspection_text(result: Inspection) -> str:
     """The GPUs that each worker of a job sees beside the plan, and all other differences."""
     rows = [
         (
-            sight.pod,
-            sight.node,
-            ",".join(map(str, sight.planned)) or NOTHING,
-            state(result.outcome(sight).value),
-            sight.trouble or _seen(sight),
+            worker.pod,
+            worker.node,
+            ",".join(map(str, worker.planned)) or NOTHING,
+            state(result.outcome(worker).value),
+            worker.trouble or _seen(worker),
         )
-        for sight in result.sights
+        for worker in result.workers
     ]
     workers = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows))
     drift = (f"Drift: {one_line(str(difference))}\n" for difference in result.differences)
     return _lines(workers) + "".join(drift)
 
 
-def _seen(sight: WorkerGpus) -> str:
+def _seen(worker: WorkerGpus) -> str:
     """The GPUs that a worker sees, each by a prefix of its UUID that is unique there."""
-    return ", ".join(gpu.uuid[:_UUID] for gpu in sight.seen) or "no GPUs"
+    return ", ".join(gpu.uuid[:_UUID] for gpu in worker.seen) or "no GPUs"
 
 
 _UUID = len("GPU-01234567")
 
 
-def inspection_value(result: Inspection) -> dict[str, Any]:
+def inspection_json(result: Inspection) -> dict[str, Any]:
     """The inspection as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
@@ -119,17 +119,17 @@ def inspection_value(result: Inspection) -> dict[str, Any]:
         "drift": [str(difference) for difference in result.differences],
         "workers": [
             {
-                "worker": sight.worker,
-                "pod": sight.pod,
-                "node": sight.node,
-                "planned": list(sight.planned),
-                "plannedUUIDs": list(sight.uuids),
-                "result": result.outcome(sight).value,
+                "worker": worker.worker,
+                "pod": worker.pod,
+                "node": worker.node,
+                "planned": list(worker.planned),
+                "plannedUUIDs": list(worker.uuids),
+                "result": result.outcome(worker).value,
                 "seen": [
-                    {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid} for gpu in sight.seen
+                    {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid} for gpu in worker.seen
                 ],
-                "trouble": sight.trouble,
+                "trouble": worker.trouble,
             }
-            for sight in result.sights
+            for worker in result.workers
         ],
     }

@@ -37,8 +37,8 @@ from arena_topo.cli.settings import (
     Value,
     from_environment,
     merge_layers,
-    misspelt,
-    set_in,
+    misspellings,
+    origin_hint,
     without_overruled_conflicts,
 )
 from arena_topo.cli.settings import read_settings as settings
@@ -157,7 +157,7 @@ class ArenaCommand(_DescribedByTyper, TyperCommand):
             *state.warnings,
             *line.warnings,
             # Those of jobs take time to load.
-            *misspelt(partial(variables, takes_job=job) for job in (False, True)),
+            *misspellings(partial(variables, takes_job=job) for job in (False, True)),
         ):
             console.warn(warning)
         try:
@@ -343,7 +343,7 @@ def name_origin(error: UsageError, options: Iterable[Parameter], values: Iterabl
     origins = {value.name: value.origin for value in values}
     for option in options:
         if error.flag in option.spellings and option.name in origins:
-            where = set_in(error.flag.lstrip("-"), origins[option.name])
+            where = origin_hint(error.flag.lstrip("-"), origins[option.name])
             if where and where not in (error.hint or ""):
                 error.hint = f"{error.hint}; {where}" if error.hint else where
 

@@ -18,13 +18,13 @@ from arena_topo.cli import terminal
 from arena_topo.cli.interruption import Interruption
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped, one_line
-from arena_topo.layout import error_text, folded, noted, painted
+from arena_topo.layout import error_text, fold_text, note_line, render_styles
 from arena_topo.notes import Alert, grouped
 
 if TYPE_CHECKING:
     import logging
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
 class LogLevel(StrEnum):
@@ -110,7 +110,7 @@ class Console:
             self._requests = _handler_of_requests(self)
 
     def close(self) -> None:
-        """Print no requests any more."""
+        """Stop printing requests."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
@@ -128,7 +128,9 @@ class Console:
             return
         columns = None if whole else terminal.wrap_columns(self.stderr)
         try:
-            shown = painted(folded(escaped(text), columns), colours=self.colours(self.stderr))
+            shown = render_styles(
+                fold_text(escaped(text), columns), colours=self.colours(self.stderr)
+            )
             self.stderr.write(shown + "\n")
             self.stderr.flush()
         except OSError:  # the reader of stderr has gone
@@ -136,11 +138,11 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Print a warning on one line."""
-        self.info(noted(text, alert=True), LogLevel.WARN)
+        self.info(note_line(text, alert=True), LogLevel.WARN)
 
     def note(self, text: str) -> None:
         """Print a note on one line."""
-        self.info(noted(text))
+        self.info(note_line(text))
 
     def notes(self, notes: Iterable[str]) -> None:
         """Print notes about the cluster; many on one fault are shortened."""
@@ -172,8 +174,8 @@ class Console:
 
         Lines wider than the terminal are wrapped, unless `whole`.
         """
-        shown = folded(escaped(text), None if whole else self.width)
-        self._write_text(painted(shown, colours=self.colours(self.stdout)))
+        shown = fold_text(escaped(text), None if whole else self.width)
+        self._write_text(render_styles(shown, colours=self.colours(self.stdout)))
 
     def write(self, text: str) -> None:
         """Write text to stdout; OutputLost if it cannot be written.
@@ -207,7 +209,7 @@ def _handler_of_requests(console: Console) -> logging.Handler:
 
     from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
 
-    class Shown(logging.Handler):
+    class RequestPrinter(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             console.info(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
 
@@ -215,18 +217,18 @@ def _handler_of_requests(console: Console) -> logging.Handler:
             logger.removeHandler(self)
             super().close()
 
-    logger, handler = logging.getLogger(REQUESTS), Shown()
+    logger, handler = logging.getLogger(REQUESTS), RequestPrinter()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     return handler
 
 
-def act_on_each(console: Console, things: Iterable[Thing], act: Callable[[Thing], None]) -> None:
-    """Act on every thing, also after an error with another; the first error is the exit code."""
+def act_on_each(console: Console, items: Iterable[Item], act: Callable[[Item], None]) -> None:
+    """Act on every item, even after an error with another; the first error gives the exit code."""
     code = 0
-    for thing in things:
+    for item in items:
         try:
-            act(thing)
+            act(item)
         except ArenaError as error:
             console.error(error)
             code = code or error.exit_code

@@ -21,8 +21,8 @@ _GLANCE = 0.6
 
 
 @contextmanager
-def coming_back(console: Console, command: str, left: str) -> Iterator[None]:
-    """After an interrupt of a command that only watches say what is `left`, and how to return."""
+def say_how_to_return(console: Console, command: str, left: str) -> Iterator[None]:
+    """If a command that only watches is interrupted, print what is `left` and how to return."""
     try:
         yield
     except (KeyboardInterrupt, interruption.OutOfTime):
@@ -31,7 +31,7 @@ def coming_back(console: Console, command: str, left: str) -> Iterator[None]:
 
 
 @contextmanager
-def detaching(
+def job_goes_on(
     console: Console,
     backend: Backend,
     name: str,
@@ -41,7 +41,7 @@ def detaching(
     creates: bool = False,
     back: str | None = None,
 ) -> Iterator[None]:
-    """After an interrupt say how to return to the job, which goes on, and how to delete it.
+    """If the command is interrupted, print how to return to the job, which goes on, or delete it.
 
     `exists` returns whether the job is known to exist by then; `creates`: the command creates it;
     `back` is the command to return with (else the one that follows the log).

@@ -60,7 +60,7 @@ class Interruption:
         """The deadline of the command, by `time.monotonic`."""
 
     def begin_changes(self) -> None:
-        """From now on the command may change something, and says itself what became of it."""
+        """Note that the command may change something from now on, and reports that itself."""
         self.untouched = ""
 
     def install_handlers(self, numbers: Iterable[int]) -> None:
@@ -70,7 +70,7 @@ class Interruption:
         def stop(number: int, _frame: FrameType | None) -> None:
             self._received = signal.Signals(number)
             for signum in chosen:
-                signal.signal(signum, at_once)
+                signal.signal(signum, end_at_once)
             raise Stopped(_SIGNALLED + number)
 
         _insist()
@@ -118,7 +118,7 @@ class Interruption:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def at_once(number: int, _frame: FrameType | None) -> None:
+def end_at_once(number: int, _frame: FrameType | None) -> None:
     """End the process at once, without cleanup."""
     os._exit(_SIGNALLED + number)
 

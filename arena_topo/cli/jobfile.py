@@ -380,7 +380,7 @@ class _File:
                 self._wrong(where, at, "has a '=' in its key")
             if kind is Duration and path != (name,):
                 text = _hours(text)
-            self._say(field, path, at, f"{key}={text}" if key else text)
+            self._set_value(field, path, at, f"{key}={text}" if key else text)
 
     def _items(self, node: YamlNode, items: Items, path: Path, line: int) -> None:
         """A list of arena v2, each item a mapping."""
@@ -399,7 +399,7 @@ class _File:
             except ValueError as error:
                 self._wrong(source, at, str(error))
             for field, text in pairs:
-                self._say(field, source, at, text)
+                self._set_value(field, source, at, text)
 
     def _pairs(self, node: YamlNode, path: Path) -> Iterator[tuple[str, YamlNode, int]]:
         """The keys of a mapping, each with its value and its line."""
@@ -434,7 +434,7 @@ class _File:
             self._wrong(path, line, "has no value", hint='write "" for an empty one')
         return _joined(node.value)
 
-    def _say(self, field: str, source: Path, line: int, text: str) -> None:
+    def _set_value(self, field: str, source: Path, line: int, text: str) -> None:
         """Record a value of a field; two keys may not set the same."""
         kind, several, _ = self._kinds.get(field, (str, False, False))
         paired = issubclass(kind, KeyValue | Device)

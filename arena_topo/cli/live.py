@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from arena_topo.cli.console import Console
 from arena_topo.cli.terminal import crop_line, may_use_unicode, window
 from arena_topo.escaping import escaped
-from arena_topo.layout import painted
+from arena_topo.layout import render_styles
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -52,7 +52,7 @@ def live(
         text = escaped(draw(columns))
         if not may_use_unicode(stream):
             encoding = stream.encoding or "utf-8"
-            plain = painted(text, colours=False)
+            plain = render_styles(text, colours=False)
             text = plain.encode(encoding, "backslashreplace").decode(encoding)
         # The last row is left for the next output.
         lines = text.rstrip("\n").split("\n")
@@ -62,7 +62,7 @@ def live(
         screen.size = rich.ConsoleDimensions(
             max([columns, *(2 * len(line) for line in lines)]), rows
         )
-        shown = painted("\n".join(lines), colours=console.colours(stream))
+        shown = render_styles("\n".join(lines), colours=console.colours(stream))
         return Text.from_ansi(shown, no_wrap=True)
 
     columns, rows = window(stream)

@@ -46,7 +46,7 @@ class _CacheTarget:
         paths = [path for path in configs if path] or ["~/.kube/config"]
         # A relative path is part of the key only where the line or a variable has it.
         paths = [path if path[0] == "~" else os.path.abspath(path) for path in paths]  # noqa: PTH100
-        self.stamps = {path: stamp(path) for path in (*paths, *settings.places())}
+        self.stamps = {path: stamp(path) for path in (*paths, *settings.settings_paths())}
         fields = {field for field, _ in given}
         # A namespace of the line, or of a job file, is not that of other lines.
         self.default = not common.namespace or not fields & {"namespace", "file"}

@@ -159,6 +159,7 @@ _MOST_DIGITS = 18
 
 
 def _parse_int(text: str) -> int:
+    """The int that the text of a flag stands for."""
     if re.fullmatch(r"[+-]?[0-9]+", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
     if len(text.lstrip("+-")) > _MOST_DIGITS:

@@ -15,7 +15,7 @@ from arena_topo.cli.stdout import wait_while_read
 from arena_topo.cli.terminal import can_redraw
 from arena_topo.errors import TimedOut
 from arena_topo.flag import Flag
-from arena_topo.layout import clock, duration, folded, noted, streamed
+from arena_topo.layout import clock, duration, fold_text, note_line, stream_document
 
 _Read = TypeVar("_Read")
 
@@ -42,19 +42,19 @@ def watch(
     """
     from arena_topo.engines.polling import poll_repeatedly  # noqa: PLC0415 - only for who stays
 
-    end, sight = None if limit is None else time.monotonic() + limit, Freshness()
+    end, freshness = None if limit is None else time.monotonic() + limit, Freshness()
     seen: list[_Read] = []
 
     def screen(columns: int) -> str:
         assert draw is not None
         text = draw(seen[-1], console.clock(), columns)
         # Above the rest, since a screen that is too tall loses its end.
-        return "\n".join(filter(None, [sight.remark(), text.rstrip("\n")])) + "\n"
+        return "\n".join(filter(None, [freshness.stale_note(), text.rstrip("\n")])) + "\n"
 
     def blind(why: str | None) -> None:
-        if why is not None and sight.lost is None and not lives:
+        if why is not None and freshness.lost is None and not lives:
             warn_unreachable(console, why)
-        sight.blind(why)
+        freshness.blind(why)
         in_time()
 
     def in_time() -> None:
@@ -77,7 +77,7 @@ def watch(
                 # A document is not folded or coloured.
                 console.write(text) if draw is None else console.screen(text, whole=True)
             seen[:] = [state]
-            sight.caught()
+            freshness.mark_answered()
             if over(state):
                 break
             in_time()
@@ -106,7 +106,7 @@ class Freshness:
         self._at = time.monotonic()
         self.lost: str | None = None
 
-    def caught(self) -> None:
+    def mark_answered(self) -> None:
         """The server has just answered."""
         self._at = time.monotonic()
 
@@ -114,13 +114,13 @@ class Freshness:
         """The server does not answer, and why; None once it answers again."""
         self.lost = why
 
-    def remark(self) -> str:
+    def stale_note(self) -> str:
         """The age of the screen where it is stale, else empty."""
         old = time.monotonic() - self._at
         if old < _OUT_OF_SIGHT:
             return ""
         why = self.lost or "no answer yet"
-        return noted(f"last update {duration(old)} ago: {why}", alert=True)
+        return note_line(f"last update {duration(old)} ago: {why}", alert=True)
 
 
 # ---------------------------------------------------------------- --refresh
@@ -135,7 +135,7 @@ RefreshFlag = Annotated[
 ]
 
 
-def renew(
+def redraw_screen(
     console: Console,
     first: Any,
     look: Callable[[], Any],
@@ -153,11 +153,11 @@ def renew(
 
     def text(_before: Any, seen: Any, now: float) -> str:
         if output_format is not Output.WIDE:
-            return streamed(value(seen), yaml=output_format is Output.YAML)
+            return stream_document(value(seen), yaml=output_format is Output.YAML)
         return f"{screen(seen, None)}{'-' * 25} {clock(now)} {'-' * 37}\n"
 
     def draw(seen: Any, _now: float, width: int | None) -> str:
-        return folded(screen(seen, width), width)
+        return fold_text(screen(seen, width), width)
 
     watch(
         console,

@@ -151,17 +151,17 @@ _COMMANDS: Mapping[str, Leaf] = {
     "data list": Leaf(
         "List the bound volume claims, which --data can mount.", "jobs.data:data_list"
     ),
-    "whoami": Leaf("Show the name that jobs are submitted under.", "cli.cluster:whoami"),
+    "whoami": Leaf("Show the name that jobs are submitted under.", "cli.program:whoami"),
     "config view": Leaf(
         "Show the settings in the files; no server is asked.", "cli.configuration:config_view"
     ),
     "config schema": Leaf(
         "Print the JSON schema of job files (submit mpi -f), for editors.",
-        "cli.cluster:config_schema",
+        "cli.program:config_schema",
         steady=True,
     ),
     "options": Leaf(
-        "Show the options that every command takes.", "cli.cluster:options", steady=True
+        "Show the options that every command takes.", "cli.program:options", steady=True
     ),
     "version": Leaf("Show the version of the program.", "cli.build:version", steady=True),
     "completion": Leaf(

@@ -111,7 +111,7 @@ def _truth(option: Parameter, text: str, origin: str) -> str:
     try:
         return parse_bool(option.long, text)
     except UsageError as error:
-        error.hint = set_in(option.long[2:], origin)
+        error.hint = origin_hint(option.long[2:], origin)
         raise
 
 
@@ -163,7 +163,7 @@ _OTHERS = frozenset(
 """Our variables that replace no flag: for people, and in the processes of jobs and of the agent."""
 
 
-def misspelt(variables: Iterable[Callable[[], Mapping[str, tuple[str, ...]]]]) -> Iterator[str]:
+def misspellings(variables: Iterable[Callable[[], Mapping[str, tuple[str, ...]]]]) -> Iterator[str]:
     """A warning for each variable with our prefix that has no effect.
 
     Each of `variables` gives those of some flags; it is called only while a variable is unknown.
@@ -189,12 +189,12 @@ class File(NamedTuple):
     """A settings file: its path, its content, and whether it exists."""
 
     path: str
-    says: Mapping[str, Any]
+    content: Mapping[str, Any]
     exists: bool = True
 
     def table(self, *names: str) -> Mapping[str, Any]:
         """A table by the path of its keys, empty if there is none; UsageError for a value there."""
-        tables = self.says
+        tables = self.content
         for depth, name in enumerate(names):
             tables = tables.get(name, {})
             if not isinstance(tables, Mapping):
@@ -223,13 +223,13 @@ def read_settings(
     above: Sequence[Layer] = (),
     of_jobs: Callable[[], Iterable[Parameter]] | None = None,
 ) -> Settings:
-    """Read the files that are there, for a command with these options; UsageError names a slip.
+    """Read the files that are there, for a command with these options; UsageError names a mistake.
 
     `above` are the sources that win over files; if none of them chooses a profile, the files do.
     `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
-    a key that is not among `params`; without it the command ignores the table. A slip in a profile
-    that is not chosen is a warning. So is a key of the site's file, as it may be meant for another
-    version. A home folder that does not exist, or cannot be read, has no files.
+    a key that is not among `params`; without it the command ignores the table. A mistake in a
+    profile that is not chosen is a warning. So is a key of the site's file, as it may be meant for
+    another version. A home folder that does not exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
     chosen = (value for value in merge_layers(params, above) if value.name == _PROFILE)
@@ -238,7 +238,7 @@ def read_settings(
     everywhere = {key: param for key, param in named.items() if param.name in _GLOBAL}
     layers: list[Layer] = []
     warnings: list[str] = []
-    found_tables: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
+    given_tables: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
     wheres: list[tuple[str, ...]] = [(_PROFILE, profile[0]), ()] if profile[0] else [()]
     unused = [(_PROFILE, name) for name in _profiles(files) if name != profile[0]]
     for where in (*wheres, *unused):
@@ -253,10 +253,10 @@ def read_settings(
                 continue
             tables = {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
             own = {key: setting for key, setting in settings.items() if key not in tables}
-            found_tables = [(where, own, everywhere, None)]
+            given_tables = [(where, own, everywhere, None)]
             if of_jobs is not None:
-                found_tables.append(((*where, SECTION), jobs, named, of_jobs))
-            for at, table, options, others in found_tables:
+                given_tables.append(((*where, SECTION), jobs, named, of_jobs))
+            for at, table, options, others in given_tables:
                 origin = f"{file.path} [{'.'.join(at)}]" if at else file.path
                 unknown = tuple(_unknown(origin, table, options, others))
                 if unknown and file.path != SITE and where not in unused:
@@ -318,15 +318,15 @@ def _profiles(files: Iterable[File]) -> list[str]:
 def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
     """The name of the profile and the source that chooses it; ("", "") for none."""
     for file in files:
-        if not name and _DEFAULT in file.says:
-            name, origin = _text(file.path, _DEFAULT, file.says[_DEFAULT]), file.path
+        if not name and _DEFAULT in file.content:
+            name, origin = _text(file.path, _DEFAULT, file.content[_DEFAULT]), file.path
     known = _profiles(files)
     if not name or name in known:
         return name, origin
     raise UsageError(
         f"there is no profile {name!r}",
         why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
-        hint="; ".join(filter(None, (near(name, known), set_in(_PROFILE, origin)))) or None,
+        hint="; ".join(filter(None, (near(name, known), origin_hint(_PROFILE, origin)))) or None,
         flag="--profile",
     )
 
@@ -334,7 +334,7 @@ def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
 def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
     given = tuple(
         (_ARENAS[key], text.strip())
-        for key, value in arena.says.items()
+        for key, value in arena.content.items()
         if _ARENAS.get(key) in fields
         for text in (value.split(",") if key == "imagePullSecrets" else (value,))
         if text.strip()
@@ -343,7 +343,7 @@ def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
         yield Layer(arena.path, given)
 
 
-def places() -> list[str]:
+def settings_paths() -> list[str]:
     """The paths where files of settings may be, arena's own among them."""
     return [*_ours(), *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
 
@@ -461,7 +461,7 @@ def _text(origin: str, key: str, value: object) -> str:
     raise UsageError(f"{origin}: {key} is no setting of this kind", why=why)
 
 
-def set_in(key: str, origin: str) -> str | None:
+def origin_hint(key: str, origin: str) -> str | None:
     """The place of a wrong value as advice; None for the command line, which the user sees."""
     if origin in {"", LINE}:
         return None

@@ -65,8 +65,8 @@ class UnbufferedStdout:
             end = data.rfind(b"\n") + 1
             self._coloured = b"\x1b" in data[end:] or (not end and self.within_line)
 
-    def heed(self) -> None:
-        """BrokenPipeError if the reader has gone, although there is nothing to write."""
+    def check_reader(self) -> None:
+        """Raise BrokenPipeError if the reader has gone, even with nothing to write."""
         if self._file is None:
             return
         wait_while_read(self._file)

@@ -69,7 +69,8 @@ def joining(
     reach = _reach(with_gpus, labels)
     notes, where, unused = Notes(), "", frozenset[str]()
     if file is not None and file.levels is not None:
-        tree, where = fabric.from_file(file, labels, rdma=rates, nvlink=reach), f"{file.where}: "
+        where = f"{file.where}: "
+        tree = fabric.fabric_from_file(file, labels, rdma=rates, nvlink=reach)
         unused = frozenset(level.name for level in file.levels) - {t.name for t in tree.tiers}
     else:
         levels = _best(topologies or {}, labels, notes)

@@ -56,7 +56,7 @@ from arena_topo.topology import (
     count,
     documents,
     fabric,
-    natural,
+    natural_key,
     nodelabels,
     presets,
     published,
@@ -192,7 +192,8 @@ class _Inventory:
         )
         self._notes += self._joined.notes
         self._idle = [
-            _Idle(nodes[name], machines[name], self._joined) for name in sorted(nodes, key=natural)
+            _Idle(nodes[name], machines[name], self._joined)
+            for name in sorted(nodes, key=natural_key)
         ]
         for idle in self._idle:
             if not idle.shared:
@@ -350,7 +351,7 @@ class _Cards:
                     " have: it is not used there",
                 )
                 at = None
-        instance = presets.labelled_instance(labels) if at is None else ""
+        instance = presets.instance_type_of_labels(labels) if at is None else ""
         if not machine.gpus or (at is None and not instance):
             return known
         # The machine of a key is remembered too, so that the id of its tuple stays unique.
@@ -407,7 +408,7 @@ class _NodeSoftware:
         self._second.update(own[1:])
         if software.pool is not None:
             self._lacking.pop(software.pool, None)
-        instance = presets.INSTANCES.get(presets.labelled_instance(labels))
+        instance = presets.INSTANCES.get(presets.instance_type_of_labels(labels))
         plugin = None if instance is None else instance.plugin
         if software == machine.software and plugin is None:
             return known
@@ -590,7 +591,7 @@ class _Machines:
             complaints: dict[str, UnreadableTopology] = {}
             plain = config_map.plain()
             try:
-                known = documents.from_config_map(plain, model=product, complaints=complaints)
+                known = documents.gpus_from_config_map(plain, model=product, complaints=complaints)
             except UnreadableTopology as error:
                 self._skip(config_map, "devices", error, name)
                 return None
@@ -690,7 +691,7 @@ class _Idle:
         labels, limits = node.labels, node.allocatable or {}
         self.name = name = NodeName(node.name)
         self.resource = resource = _resource(node)
-        self.shared = shared = nodelabels.shared(labels) or known.shared
+        self.shared = shared = nodelabels.why_shared(labels) or known.shared
         usable = count(known.healthy)
         if not known.driver and (node.allocatable is not None or node.capacity is not None):
             offered = int(node.offers.get(resource, 0))

@@ -25,7 +25,7 @@ from arena_topo.topology import (
     NodeGPUs,
     flat,
     gpu_set,
-    natural,
+    natural_key,
     presets,
 )
 from arena_topo.topology.models import model_of
@@ -179,7 +179,7 @@ def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
             return by_minor
     return dict(
         enumerate(
-            sorted(gpus, key=lambda gpu: (gpu.bus or "" if ordered else "", natural(gpu.name)))
+            sorted(gpus, key=lambda gpu: (gpu.bus or "" if ordered else "", natural_key(gpu.name)))
         )
     )
 
@@ -208,7 +208,7 @@ def _machine(
     Nodes are bought by the dozen, so equal ones share one matrix, cached in `shapes`.
     """
     if (product, size) not in shapes:
-        known = presets.match(product, size, name) if product else None
+        known = presets.known_machine(product, size, name) if product else None
         shapes[product, size] = known or Machine(
             name=name, gpus=(), links=flat(size), knowledge=Knowledge.UNKNOWN
         )

@@ -65,7 +65,7 @@ def answer(
     if shell not in SHELLS:
         return ""
     *before, word = words or [""]
-    offers = _Found()
+    offers = _Candidates()
     line = PartialLine(environ, ask)
     for earlier in before:
         line.read(earlier)
@@ -94,7 +94,7 @@ def _catalogue() -> str:
         return "\n" + file.read()
 
 
-class _Found:
+class _Candidates:
     """Candidates in their order, and the directive to the shell."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Flag(argv.Option):
 class PartialLine:
     """A command line up to the cursor: the words before it are read one after the other.
 
-    `path` is the command, `lost` whether it is unknown; `reader` has the rest.
+    `path` is the command, `unknown` whether there is no such command; `reader` has the rest.
     """
 
     def __init__(self, environ: Mapping[str, str], ask: names.Ask | None = None) -> None:
@@ -156,7 +156,7 @@ class PartialLine:
         self._text = _catalogue()
         self._everywhere = [_Flag(line) for line in self._section("*")]
         self.path: list[str] = []
-        self.lost = self._helping = False
+        self.unknown = self._helping = False
         self.reader = argv.PflagParser(())
         self._enter()
 
@@ -203,16 +203,16 @@ class PartialLine:
             return
         names = (name for name, (_, aliases) in self._commands.items() if word in (name, *aliases))
         name = next(names, "")
-        self.lost = self.lost or not name
+        self.unknown = self.unknown or not name
         if name:
             self.path.append(name)
             self._enter()
 
     # ------------------------------------------------------------ the word at the cursor
 
-    def complete(self, word: str, offers: _Found) -> None:
+    def complete(self, word: str, offers: _Candidates) -> None:
         """Add the candidates for the word."""
-        if self.lost:
+        if self.unknown:
             return
         if isinstance(self.reader.waiting, _Flag):
             self._values(self.reader.waiting, "", word, offers)
@@ -230,7 +230,7 @@ class PartialLine:
         else:
             self._letters(word, offers)
 
-    def _names_of_flags(self, flags: list[_Flag], word: str, offers: _Found) -> None:
+    def _names_of_flags(self, flags: list[_Flag], word: str, offers: _Candidates) -> None:
         given = {name for name, _ in self.reader.given_options}
         for flag in flags:
             offered = not flag.hidden and (flag.repeats or flag.name not in given)
@@ -238,7 +238,7 @@ class PartialLine:
                 if len(name) > _SHORT or len(word) < _SHORT:
                     offers.add(name, flag.help)
 
-    def _letters(self, word: str, offers: _Found) -> None:
+    def _letters(self, word: str, offers: _Candidates) -> None:
         """Complete `-o`, `-ojson`, `-o=json` or a bundle of such letters."""
         bundle = self.reader.bundle(word)
         if not bundle:
@@ -252,7 +252,7 @@ class PartialLine:
         elif equals or not flag.switch:
             self._values(flag, prefix + equals, rest[len(equals) :], offers)
 
-    def _positional(self, word: str, offers: _Found) -> None:
+    def _positional(self, word: str, offers: _Candidates) -> None:
         """Complete a word that is no flag; if nothing else fits an empty word, offer flags."""
         kinds = self._expected()
         runs = "command" in kinds
@@ -281,7 +281,7 @@ class PartialLine:
                 return kinds
         return []
 
-    def _names_of_commands(self, word: str, offers: _Found) -> None:
+    def _names_of_commands(self, word: str, offers: _Candidates) -> None:
         for name, (summary, aliases) in self._commands.items():
             offers.add(name, summary)
             if word in aliases:
@@ -291,7 +291,7 @@ class PartialLine:
 
     # ------------------------------------------------------------ values
 
-    def _values(self, flag: _Flag, prefix: str, value: str, offers: _Found) -> None:
+    def _values(self, flag: _Flag, prefix: str, value: str, offers: _Candidates) -> None:
         """Complete the value of a flag; `prefix` is the part of the word before it."""
         if flag.switch:
             offers.add(prefix + "true", flag.help)
@@ -302,7 +302,7 @@ class PartialLine:
         for kind in flag.kinds:
             self._of_kind(kind, flag.choices, prefix, value, offers)
 
-    def _choices(self, choices: list[str], prefix: str, value: str, offers: _Found) -> None:
+    def _choices(self, choices: list[str], prefix: str, value: str, offers: _Candidates) -> None:
         for choice in choices:
             # The parser ignores the case of choices, so completion does too.
             loose = choice != choice.lower() and choice.lower().startswith(value.lower())
@@ -313,7 +313,7 @@ class PartialLine:
                 offers.add(prefix + choice)
 
     def _of_kind(
-        self, kind: str, choices: list[str], prefix: str, value: str, offers: _Found
+        self, kind: str, choices: list[str], prefix: str, value: str, offers: _Candidates
     ) -> None:
         if kind in {"files", "folders"}:
             # Shells complete files after `=` or as a whole word.
@@ -331,10 +331,10 @@ class PartialLine:
             end = ":" if kind == "claims" else ""
             if end:
                 offers.directive = "words nospace"
-            for name, what in self._list(kind) if kind in _STATIC else self._living(kind):
+            for name, what in self._list(kind) if kind in _STATIC else self._cached_names(kind):
                 offers.add(f"{prefix}{name}{end}", what)
 
-    def _machines(self, prefix: str, value: str, offers: _Found) -> None:
+    def _machines(self, prefix: str, value: str, offers: _Candidates) -> None:
         """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered after a complete preset."""
         offers.directive = "words nospace"
         head, comma, last = value.rpartition(",")
@@ -349,7 +349,7 @@ class PartialLine:
         lines = [line.partition("\t") for line in self._section("=" + name)]
         return [(value, what) for value, _, what in lines]
 
-    def _living(self, kind: str) -> list[Candidate]:
+    def _cached_names(self, kind: str) -> list[Candidate]:
         """Names from the cluster, the kubeconfig or the settings."""
         try:
             line = self.reader

@@ -234,7 +234,7 @@ class NameCache:
         self._sections = {title: "\n".join([str(at), *lines]), **rest}
 
     def write(self) -> None:
-        """Replace the file; OSError on failure, which leaves the old file."""
+        """Write the cache: replace its file; OSError on failure, which leaves the old file."""
         lines = [CACHE_HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
         lines += [f"file\t{mark}\t{path}" for path, mark in self._stamps.items()]
         lines += [f"[{title}]\t{text}" for title, text in self._sections.items()]

@@ -64,7 +64,7 @@ ASCII = Pen(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class MachineState:
     """A machine and the state of its GPUs.
 
     `free` are the GPUs not known to be in use, None if the state is unknown; `unattributed` of them
@@ -84,7 +84,7 @@ class State:
     away: str = ""
 
     @classmethod
-    def of(cls, node: Node, chosen: GPUSet = NONE) -> State:
+    def of(cls, node: Node, chosen: GPUSet = NONE) -> MachineState:
         """The machine of a node, under the name of the node."""
         machine = replace(node.machine, name=node.name)
         healthy = machine.everything if node.allocatable is None else node.allocatable
@@ -164,7 +164,7 @@ class State:
 
 
 def draw_machine(
-    state: State, *, pairs: bool = True, unicode: bool = True, width: int = 100
+    state: MachineState, *, pairs: bool = True, unicode: bool = True, width: int = 100
 ) -> str:
     """Draw the GPUs of a machine and the links between them, the chosen set marked.
 
@@ -190,7 +190,7 @@ def draw_machine(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class LinkGroup:
     """GPUs with one link in common, None for a NUMA node; `switch` if it is an NVSwitch."""
 
     gpus: tuple[int, ...]
@@ -210,10 +210,10 @@ class Group:
         """The word and its meaning."""
         if self.link is None or self.switch:
             return self.word
-        return f"{self.word}, {meaning(self.link)}"
+        return f"{self.word}, {link_text(self.link)}"
 
 
-LinkLevel = tuple[Group, ...]
+LinkLevel = tuple[LinkGroup, ...]
 """Disjoint groups; of two levels the nearer comes first."""
 
 
@@ -240,17 +240,17 @@ def link_tree(machine: Machine) -> list[LinkLevel] | None:
     return levels
 
 
-def _group(machine: Machine, gpus: tuple[int, ...], slowest: Link) -> Group:
+def _group(machine: Machine, gpus: tuple[int, ...], slowest: Link) -> LinkGroup:
     links = {machine.link(gpu, other) for gpu, other in combinations(gpus, 2)}
     switch = machine.nvswitch and slowest.kind is LinkKind.NVLINK and len(links) == 1
-    return Group(gpus=gpus, link=slowest, switch=switch)
+    return LinkGroup(gpus=gpus, link=slowest, switch=switch)
 
 
 def _numa(machine: Machine) -> list[LinkLevel]:
-    return [tuple(Group(gpus=gpus, numa=numa) for numa, gpus in sockets(machine).items())]
+    return [tuple(LinkGroup(gpus=gpus, numa=numa) for numa, gpus in numa_groups(machine).items())]
 
 
-def sockets(machine: Machine) -> Mapping[int, tuple[int, ...]]:
+def numa_groups(machine: Machine) -> Mapping[int, tuple[int, ...]]:
     """The GPUs of each NUMA node; empty unless all are known and there are several."""
     numa = [gpu.numa for gpu in machine.gpus]
     known = sorted({socket for socket in numa if socket is not None})
@@ -259,14 +259,14 @@ def sockets(machine: Machine) -> Mapping[int, tuple[int, ...]]:
     return {node: tuple(at for at, socket in enumerate(numa) if socket == node) for node in known}
 
 
-def meaning(link: Link) -> str:
+def link_text(link: Link) -> str:
     """The plain meaning of one of nvidia-smi's words: `2 NVLinks`."""
     if link.kind is LinkKind.NVLINK:
         return f"{link.lanes} NVLink{'s' if link.lanes != 1 else ''}"
     return _MEANING[link.kind]
 
 
-def _boxes(state: State, levels: Sequence[LinkLevel], pen: Pen, width: int) -> list[str]:
+def _boxes(state: MachineState, levels: Sequence[LinkLevel], pen: Pen, width: int) -> list[str]:
     """Rows of boxes of one size, with a bracket under every group within one row."""
     words = state.words
     names = [f"GPU {gpu}" for gpu in range(len(words))]
@@ -308,7 +308,7 @@ def _box(name: str, word: str, pen: Pen, inner: int, *, several: bool) -> list[s
     ]
 
 
-def _brackets(groups: Sequence[Group], row: Sequence[int], size: int, pen: Pen) -> str:
+def _brackets(groups: Sequence[LinkGroup], row: Sequence[int], size: int, pen: Pen) -> str:
     left, edge, right = pen.bracket
     text = ""
     for group in sorted(groups, key=lambda group: row.index(group.gpus[0])):
@@ -323,7 +323,7 @@ def _brackets(groups: Sequence[Group], row: Sequence[int], size: int, pen: Pen) 
 # ---------------------------------------------------------------- links that form none
 
 
-def _triangle(state: State, pen: Pen, width: int) -> list[str]:
+def _triangle(state: MachineState, pen: Pen, width: int) -> list[str]:
     """A cell for every pair: its link, in brackets inside the chosen set."""
     machine = state.machine
     size = len(machine.gpus)
@@ -351,7 +351,7 @@ def _legend(
     """The meaning of the words of the links; with `sign` the slowest link is shown by a sign."""
     links = sorted({link for row in machine.links for link in row if link}, reverse=True)
     meanings = [
-        f"{sign} = {link}, {meaning(link)}" if link == slowest else f"{link} = {meaning(link)}"
+        f"{sign} = {link}, {link_text(link)}" if link == slowest else f"{link} = {link_text(link)}"
         for link in links
     ]
     return _wrapped("", [*meanings, *([more] if more else [])], width)

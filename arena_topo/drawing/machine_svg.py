@@ -17,14 +17,14 @@ from arena_topo.drawing.machine import (
     CHOSEN,
     DOUBT,
     FREE,
-    Group,
-    State,
+    LinkGroup,
+    MachineState,
+    link_text,
     link_tree,
-    meaning,
     nics_text,
-    sockets,
+    numa_groups,
 )
-from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, SheetPoint, framed, lines, stack
+from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, SheetPoint, frame_sheet, lines, stack
 from arena_topo.manifests import estimates
 from arena_topo.solver.door import sets_of
 from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
@@ -41,22 +41,22 @@ _LANE, _THICKEST = 2.5, 10.0
 _ROW = 360.0
 """Pixels of a row of boxes: four GPUs, or two pairs."""
 
-_LOOKS = {CHOSEN: "on", "": "node", FREE: "node", DOUBT: "node doubt", BROKEN: "broken"}
+_CSS = {CHOSEN: "on", "": "node", FREE: "node", DOUBT: "node doubt", BROKEN: "broken"}
 _USED = "used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class PlacedRanks:
     """The ranks that a job puts on the chosen GPUs; `poor` if better GPUs are known."""
 
     of: Mapping[int, int] = field(default_factory=dict)
     poor: bool = False
 
 
-def draw_machine_svg(state: State, *, notes: Sequence[str] = ()) -> str:
+def draw_machine_svg(state: MachineState, *, notes: Sequence[str] = ()) -> str:
     """Draw a machine as SVG; `notes` are sentences below it."""
     name, what = state.machine.name, state.what
-    drawn = figure(state)
+    drawn = machine_figure(state)
     room = max(drawn.size[0], LEAST)
     cards = nics_text(state.machine)
     captions = [*([f"NICs and their nearest GPUs: {'; '.join(cards)}"] if cards else []), *notes]
@@ -71,20 +71,22 @@ def draw_machine_svg(state: State, *, notes: Sequence[str] = ()) -> str:
     return sheet.finish(f"{name}: {what}", " ".join(("How its GPUs are linked.", *notes)))
 
 
-def figure(state: State, ranks: Ranks | None = None) -> Sheet:
+def machine_figure(state: MachineState, ranks: PlacedRanks | None = None) -> Sheet:
     """The GPUs of a machine and their links; the links of the chosen GPUs are marked."""
     machine = state.machine
-    of = ranks or Ranks()
+    of = ranks or PlacedRanks()
     if _meshed(machine):
         return _mesh(state, of)
     every = tuple(range(len(machine.gpus)))
     levels = link_tree(machine)
     # Links that form neither a tree nor a mesh of NVLinks are only counted: the matrix shows them.
-    groups = [Group(gpus=every, link=min(_links(machine)))] if levels is None else sum(levels, ())
-    numa = [Group(gpus=gpus, numa=at) for at, gpus in sockets(machine).items()]
+    groups = (
+        [LinkGroup(gpus=every, link=min(_links(machine)))] if levels is None else sum(levels, ())
+    )
+    numa = [LinkGroup(gpus=gpus, numa=at) for at, gpus in numa_groups(machine).items()]
     if all(_nest(set(group.gpus), set(two.gpus)) for group in numa for two in groups):
         groups = [*numa, *groups]
-    boxes: dict[tuple[int, ...], list[Group]] = {}
+    boxes: dict[tuple[int, ...], list[LinkGroup]] = {}
     for group in sorted(groups, key=lambda group: len(group.gpus)):
         boxes.setdefault(group.gpus, []).append(group)
     chosen = set(members(state.chosen))
@@ -105,7 +107,7 @@ def draw_legend(machine: Machine, room: float) -> Sheet:
     y = 0.0
     pcie = []
     for link in sorted(_links(machine)):
-        sentence = f"{meaning(link)} ({link}), {_rate(link, machine)}"
+        sentence = f"{link_text(link)} ({link}), {_rate(link, machine)}"
         if link.kind is not LinkKind.NVLINK:
             pcie.append(sentence)
             continue
@@ -131,14 +133,14 @@ def _rate(link: Link, machine: Machine) -> str:
     )
 
 
-def _gpu(sheet: Sheet, at: SheetPoint, gpu: int, word: str, ranks: Ranks) -> None:
+def _gpu(sheet: Sheet, at: SheetPoint, gpu: int, word: str, ranks: PlacedRanks) -> None:
     """The box of a GPU around a point."""
     x, y = at
-    look = _LOOKS.get(word, _USED)
+    css = _CSS.get(word, _USED)
     if word == CHOSEN and ranks.poor:
-        look = "poor"
-    ink = " on-text" if look in {"on", "poor"} else " used-text" if look == _USED else ""
-    sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), look, corner=7)
+        css = "poor"
+    ink = " on-text" if css in {"on", "poor"} else " used-text" if css == _USED else ""
+    sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), css, corner=7)
     sheet.text((x, y + (-2 if word else 4.5)), f"GPU {gpu}", f"strong middle{ink}")
     if word:
         sentence = f"rank {ranks.of[gpu]}" if word == CHOSEN and gpu in ranks.of else word
@@ -150,9 +152,9 @@ def _gpu(sheet: Sheet, at: SheetPoint, gpu: int, word: str, ranks: Ranks) -> Non
 
 def _nested(
     gpus: Sequence[int],
-    groups: Mapping[tuple[int, ...], Sequence[Group]],
-    state: State,
-    ranks: Ranks,
+    groups: Mapping[tuple[int, ...], Sequence[LinkGroup]],
+    state: MachineState,
+    ranks: PlacedRanks,
     lit: tuple[int, ...],
 ) -> Sheet:
     """Some GPUs, and boxes around those with a common link."""
@@ -163,9 +165,9 @@ def _nested(
         if around:
             inner = max(around, key=len)
             rest = {own: joins for own, joins in groups.items() if own != inner}
-            look = "frame" if inner != lit else "poor-frame" if ranks.poor else "on-frame"
+            css = "frame" if inner != lit else "poor-frame" if ranks.poor else "on-frame"
             content = _nested(inner, rest, state, ranks, lit)
-            parts.append(framed(content, _label(groups[inner], state.machine), look))
+            parts.append(frame_sheet(content, _label(groups[inner], state.machine), css))
             left = [gpu for gpu in left if gpu not in inner]
         else:
             sheet = Sheet()
@@ -178,7 +180,7 @@ def _nested(
     return stack(rows)
 
 
-def _label(groups: Sequence[Group], machine: Machine) -> str:
+def _label(groups: Sequence[LinkGroup], machine: Machine) -> str:
     """The common link of the GPUs of a box: `NUMA 0: one NUMA node (NODE), 19.9 GB/s`."""
     phrases = []
     for group in groups:
@@ -191,7 +193,7 @@ def _label(groups: Sequence[Group], machine: Machine) -> str:
         elif machine.knowledge is Knowledge.UNKNOWN:
             phrases.append(f"not known, {rate}")
         elif len(group.gpus) > 2:  # noqa: PLR2004 there is no room for more below two GPUs
-            phrases.append(f"{meaning(group.link)} ({group.link}), {rate}")
+            phrases.append(f"{link_text(group.link)} ({group.link}), {rate}")
         else:
             phrases.append(f"{group.link}, {rate}")
     return ": ".join(phrases)
@@ -207,20 +209,20 @@ def _meshed(machine: Machine) -> bool:
     return not machine.nvswitch and any(len(part) > 2 for part in parts)  # noqa: PLR2004
 
 
-def _mesh(state: State, ranks: Ranks) -> Sheet:
+def _mesh(state: MachineState, ranks: PlacedRanks) -> Sheet:
     machine = state.machine
     spots = _circle(machine)
     sheet = Sheet()
-    look = "slow" if ranks.poor else "lit"
+    css = "slow" if ranks.poor else "lit"
     chosen = set(members(state.chosen))
     others = "faint" if chosen else "link"
     # Marked lines are drawn above the others.
     for pair in sorted(combinations(spots, 2), key=lambda pair: set(pair) <= chosen):
         if (link := machine.link(*pair)).kind is LinkKind.NVLINK:
-            shown = look if set(pair) <= chosen else others
+            shown = css if set(pair) <= chosen else others
             sheet.line([spots[gpu] for gpu in pair], shown, thick=_thickness(link))
     for first, other in _off_nvlink(state):
-        sheet.line((spots[first], spots[other]), f"{look} dashed", thick=3)
+        sheet.line((spots[first], spots[other]), f"{css} dashed", thick=3)
     for gpu, spot in spots.items():
         _gpu(sheet, spot, gpu, state.words[gpu], ranks)
     return sheet
@@ -230,7 +232,7 @@ def _thickness(link: Link) -> float:
     return min(_THICKEST, _LANE * link.lanes)
 
 
-def _off_nvlink(state: State) -> list[tuple[int, int]]:
+def _off_nvlink(state: MachineState) -> list[tuple[int, int]]:
     """The pairs of the best ring of the chosen GPUs that have no NVLink."""
     ring = sets_of(state.machine).order(state.chosen) if state.chosen else ()
     pairs = {(min(pair), max(pair)) for pair in pairwise((*ring, *ring[:1])) if len(set(pair)) > 1}

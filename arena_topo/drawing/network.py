@@ -19,12 +19,12 @@ from arena_topo.drawing.machine import (
     UNHEALTHY,
     UNICODE,
     USED,
-    State,
+    MachineState,
 )
-from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, framed, lines, stack, width
+from arena_topo.drawing.sheet import SMALL_TEXT, Sheet, frame_sheet, lines, stack, text_width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
-from arena_topo.topology import BEYOND, Cluster, Node, count, natural
+from arena_topo.topology import BEYOND, Cluster, Node, count, natural_key
 from arena_topo.words import counted, listed, shortened
 
 MAX_DRAWN_ROWS = 60
@@ -43,7 +43,7 @@ _MEANING = {
     DOUBT: "some of these are {doubts}; it is not reported which",
     BROKEN: "cannot be used now",
 }
-_LOOKS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
+_CSS = {FREE: "node", USED: "used", RESERVED: "used", DOUBT: "node doubt", BROKEN: "broken"}
 
 _SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
 _WIDEST = 820.0
@@ -139,16 +139,16 @@ def draw_network(cluster: Cluster, *, unicode: bool = True, width: int | None = 
     )
 
 
-def svg(cluster: Cluster) -> str:
+def draw_network_svg(cluster: Cluster) -> str:
     """Draw the network as boxes in boxes."""
     tree, notes = _tree(cluster)
     what = tree.counted
     legend = Sheet()
     at = 0.0
     for sign, meaning in _signs(tree).items():
-        legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+        legend.box((at, 0), (_SQUARE, _SQUARE), _CSS[sign], corner=3)
         legend.text((at + 20, 11), meaning, "small dim", size=SMALL_TEXT)
-        at += 42 + width(meaning, SMALL_TEXT)
+        at += 42 + text_width(meaning, SMALL_TEXT)
     notes += [f"{EMULATED}."] if cluster.emulated else []
     drawn = _card(tree)
     below = lines([(note, "small dim") for note in notes], max(360.0, drawn.size[0]))
@@ -166,7 +166,7 @@ def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
     nodes = tuple(
         sorted(
             (node for node in cluster.nodes if node.machine.gpus),
-            key=lambda node: natural(node.name),
+            key=lambda node: natural_key(node.name),
         )
     )
     deepest = len(cluster.tiers) + 1
@@ -210,13 +210,13 @@ def _parts(
             nodes=tuple(inside[name]),
             parts=_parts(cluster, inside[name], level + 1, depth),
         )
-        for name in sorted(inside, key=natural)
+        for name in sorted(inside, key=natural_key)
     )
 
 
 def _row(node: Node) -> _Row:
     """The drawing of a node, without its name."""
-    state = State.of(node)
+    state = MachineState.of(node)
     signs = tuple(word if word in _MEANING else BROKEN for word in state.words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     reserved = "reserved for topology jobs" if node.dedicated else None
@@ -248,7 +248,7 @@ def _signs(tree: _Domain) -> dict[str, str]:
     """The signs in a drawing with their meanings."""
     drawn_signs, doubts = _drawn(tree), dict[str, int]()
     for node in tree.nodes if DOUBT in drawn_signs else ():
-        doubts.update(State.of(node).doubts)
+        doubts.update(MachineState.of(node).doubts)
     words = [word for word in (USED, RESERVED, UNHEALTHY) if word in doubts]
     return {
         sign: meaning.format(doubts=listed(words, "or"))
@@ -286,7 +286,7 @@ def _card(part: _Domain | _Row) -> Sheet:
     if isinstance(part, _Row):
         for gpu, sign in enumerate(part.signs):
             corner = (gpu % _WRAPPED * _STEP, gpu // _WRAPPED * _STEP)
-            sheet.box(corner, (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+            sheet.box(corner, (_SQUARE, _SQUARE), _CSS[sign], corner=3)
         x = min(_WRAPPED, len(part.signs)) * _STEP + 8
         sentence = f"{part.free}: {fitting_names(part.nodes, 40)}, {part.what}{part.tail}"
         sheet.text((x, 11), sentence, "small", room=420, size=SMALL_TEXT)
@@ -300,4 +300,4 @@ def _card(part: _Domain | _Row) -> Sheet:
     inside = [_card(part) for part in part.parts]
     across = isinstance(part.parts[0], _Domain) if part.parts else False
     across = across and sum(card.size[0] for card in inside) <= _WIDEST
-    return framed(stack([sheet, stack(inside, across=across)]), "")
+    return frame_sheet(stack([sheet, stack(inside, across=across)]), "")

@@ -61,7 +61,7 @@ _WIDE = frozenset("mwMW@%&")
 _LEAST = 0.4
 
 
-def width(words: str, size: float = TEXT) -> float:
+def text_width(words: str, size: float = TEXT) -> float:
     """The approximate width of a line in pixels, in the wider of the usual sans-serif fonts."""
     return size * sum(map(_advance, words))
 
@@ -76,14 +76,14 @@ def _advance(character: str) -> float:
     return 0.7 if character.isupper() else 0.61
 
 
-def fitted(words: str, room: float, size: float = TEXT) -> str:
+def crop_text(words: str, room: float, size: float = TEXT) -> str:
     """The words on one line; if they are too long the beginning and the end, with an ellipsis."""
     line = one_line(words)
-    if width(line, size) <= room:
+    if text_width(line, size) <= room:
         return line
     # An upper limit: the number of the narrowest characters that have room.
     keep = min(len(line) - 1, int(room / (size * _LEAST)) + 1)
-    while keep > 2 and width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
+    while keep > 2 and text_width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
         keep -= 1
     return _cut(line, keep)
 
@@ -99,10 +99,10 @@ def wrap_text(words: str, room: float, size: float = TEXT) -> list[str]:
     line = ""
     for word in one_line(words).split():
         longer = f"{line} {word}" if line else word
-        if line and width(longer, size) > room:
+        if line and text_width(longer, size) > room:
             lines.append(line)
             longer = word
-        line = fitted(longer, room, size)
+        line = crop_text(longer, room, size)
     return [*lines, line] if line else lines
 
 
@@ -138,40 +138,40 @@ class Sheet:
         self._shapes += [f'<g transform="translate({moved})">', *other._shapes, "</g>"]
 
     def box(
-        self, at: SheetPoint, size: tuple[float, float], look: str, *, corner: float = 8
+        self, at: SheetPoint, size: tuple[float, float], css: str, *, corner: float = 8
     ) -> None:
         """A rectangle with round corners, by its upper left one."""
         self._reach(*at)
         self._reach(at[0] + size[0], at[1] + size[1])
         self._shapes.append(
-            f'<rect class="{look}" x="{_number(at[0])}" y="{_number(at[1])}"'
+            f'<rect class="{css}" x="{_number(at[0])}" y="{_number(at[1])}"'
             f' width="{_number(size[0])}" height="{_number(size[1])}" rx="{_number(corner)}"/>'
         )
 
-    def line(self, points: Sequence[SheetPoint], look: str, *, thick: float = 2) -> None:
+    def line(self, points: Sequence[SheetPoint], css: str, *, thick: float = 2) -> None:
         """A line through these points."""
         for point in points:
             self._reach(*point)
         path = "L".join(map(_pair, points))
-        self._shapes.append(f'<path class="{look}" stroke-width="{_number(thick)}" d="M{path}"/>')
+        self._shapes.append(f'<path class="{css}" stroke-width="{_number(thick)}" d="M{path}"/>')
 
     def text(
         self,
         at: SheetPoint,
         words: str,
-        look: str = "",
+        css: str = "",
         *,
         room: float = math.inf,
         size: float = TEXT,
     ) -> None:
         """A line of text on the baseline at `at`, truncated in the middle if it has no room."""
-        line = fitted(words, room, size)
-        wide = width(line, size)
-        looks = look.split()
-        left = at[0] - (wide / 2 if "middle" in looks else wide if "end" in looks else 0)
+        line = crop_text(words, room, size)
+        wide = text_width(line, size)
+        classes = css.split()
+        left = at[0] - (wide / 2 if "middle" in classes else wide if "end" in classes else 0)
         self._reach(left, at[1] - 0.8 * size)
         self._reach(left + wide, at[1] + 0.2 * size)
-        named = f' class="{look}"' if look else ""
+        named = f' class="{css}"' if css else ""
         self._shapes.append(
             f'<text{named} x="{_number(at[0])}" y="{_number(at[1])}">{escape(line)}</text>'
         )
@@ -203,14 +203,14 @@ def lines(captions: Sequence[tuple[str, str]], room: float) -> Sheet:
     """Sentences below each other, each with the class of its text, wrapped to so many pixels."""
     sheet = Sheet()
     y = 0.0
-    for words, look in captions:
-        classes = look.split()
+    for words, css in captions:
+        classes = css.split()
         sizes = {"small": SMALL_TEXT, "head": HEAD, "big": BIG}
         size = next((sizes[name] for name in classes if name in sizes), TEXT)
         # Bold text is slightly wider.
         bold = 1.1 if size > TEXT or "strong" in classes else 1.0
         for line in wrap_text(words, room / bold, size):
-            sheet.text((0, y + size), line, look, size=size)
+            sheet.text((0, y + size), line, css, size=size)
             y += 1.4 * size
     return sheet
 
@@ -226,12 +226,12 @@ def stack(parts: Sequence[Sheet], *, gap: float = _PAD, across: bool = False) ->
     return sheet
 
 
-def framed(content: Sheet, words: str, look: str = "frame", *, least: float = 0.0) -> Sheet:
+def frame_sheet(content: Sheet, words: str, css: str = "frame", *, least: float = 0.0) -> Sheet:
     """A sheet in a box of at least this width, with words below its content."""
     wide, high = content.size
     inner = max(wide, least - 2 * _PAD)
     sheet = Sheet()
-    sheet.box((0, 0), (inner + 2 * _PAD, high + 2 * _PAD + (18 if words else 0)), look)
+    sheet.box((0, 0), (inner + 2 * _PAD, high + 2 * _PAD + (18 if words else 0)), css)
     sheet.inset(content, (_PAD + (inner - wide) / 2, _PAD))
     if words:
         middle = (_PAD + inner / 2, high + _PAD + 19)

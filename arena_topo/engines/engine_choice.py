@@ -153,7 +153,7 @@ def open_backend(
         from arena_topo.topology import presets  # noqa: PLC0415  only for emulated machines
 
         # A command that needs no machines should not accept a name that the next one refuses.
-        presets.numbers(options.emulate)
+        presets.preset_counts(options.emulate)
     return local.open_local(options)
 
 

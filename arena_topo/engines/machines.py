@@ -66,14 +66,14 @@ def _document(text: str, name: str) -> Reading:
     except (RecursionError, ValueError) as error:
         raise UnreadableTopology(f"this is not the JSON of a machine: {error}") from error
     if document.get("kind") == "ConfigMap":
-        return Reading(machine=documents.from_config_map(document).machine)
+        return Reading(machine=documents.gpus_from_config_map(document).machine)
     if "gpus" not in document:
         what = f"a {document['kind']}" if isinstance(document.get("kind"), str) else "other JSON"
         raise UnreadableTopology(
             f"this is {what}, not a machine as `topology show -o json` prints it",
             hint="dumps of kubectl are read with --state FILE",
         )
-    return Reading(machine=documents.from_document(document, name=name))
+    return Reading(machine=documents.machine_from_document(document, name=name))
 
 
 def _no_number(word: str) -> NoReturn:

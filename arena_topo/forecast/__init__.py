@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import Algorithm
 from arena_topo.cli.arguments import option
-from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.site_flags import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.job import BatchFlag, GradientBytesFlag, PodShape, StepTimeFlag, WorkloadFlag
 
 

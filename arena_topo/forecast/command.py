@@ -45,7 +45,7 @@ def forecast_command(
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     console = session.console
-    sold = presets.INSTANCES.get(presets.sold_as(target) or "")
+    sold = presets.INSTANCES.get(presets.instance_type_name(target) or "")
     if sold is not None and not sold.rdma and not (request.tcp or request.nics):
         if request.nodes > 1:
             console.note(f"nodes of type {target} have no RDMA, so they communicate over TCP")

@@ -14,7 +14,7 @@ from arena_topo.forecast import ForecastRequest, PoolRequest
 from arena_topo.job import PodShape, StepTime, check_step
 from arena_topo.nccl import ComplaintCause
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, tables_in
-from arena_topo.nccl.causes import Advice, advice_for, advice_on
+from arena_topo.nccl.complaints import Advice, advice_for, advice_on
 from arena_topo.nccl.line_parser import NcclReader
 from arena_topo.numbers import parse_count
 from arena_topo.solver import Request
@@ -89,7 +89,7 @@ class MeasuredSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class LogComparison:
     """A log beside a forecast, by size, the largest last; `causes` may explain the difference."""
 
     points: tuple[MeasuredSize, ...]
@@ -278,7 +278,7 @@ def _wire(machine: Machine, request: ForecastRequest) -> Wire:
 # ---------------------------------------------------------------- beside a log
 
 
-def against(result: Forecast, source: str) -> Against:
+def against(result: Forecast, source: str) -> LogComparison:
     """A log of nccl-tests beside a forecast; UsageError if no table fits."""
     shown = "standard input" if source == STDIN else source
     if result.estimate is None:
@@ -297,7 +297,7 @@ def against(result: Forecast, source: str) -> Against:
             hint=_MAKE,
         )
     causes = _causes(text, result.estimate) if points[-1].verdict == "below" else ()
-    return Against(points=points, causes=causes)
+    return LogComparison(points=points, causes=causes)
 
 
 _MAKE = "make one: all_reduce_perf -b 1M -e 8G -f 2 > FILE"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from arena_topo.bandwidth import Estimate
 from arena_topo.errors import UsageError
 from arena_topo.forecast.forecasting import log_text
-from arena_topo.nccl.bandwidth_tables import BandwidthTable, Unfit, plateau_of_table, tables_in
+from arena_topo.nccl.bandwidth_tables import BadTable, BandwidthTable, plateau_of_table, tables_in
 from arena_topo.topology import Machine
 from arena_topo.topology.models import MODELS, model_of
 from arena_topo.training import Span, Workload
@@ -129,7 +129,7 @@ def _from_table(table: BandwidthTable, hosts: tuple[int, ...] | None, file: str)
     """The plateau of one run of nccl-tests."""
     try:
         gbps, _ = plateau_of_table(table)
-    except Unfit as error:
+    except BadTable as error:
         raise UsageError(f"{file}: {error}") from error
     counted = sorted(Counter(rank.host for rank in table.ranks).values(), reverse=True)
     # In JSON builds without MPI list a single device for any number of devices.
@@ -192,7 +192,7 @@ def placements_of(
     workload: Workload | None,
     estimate_of: Callable[[tuple[int, ...]], Estimate],
 ) -> list[MeasuredPlacement]:
-    """The measurements beside their computed bandwidths; UsageError for steps of nothing known.
+    """The measurements with their computed bandwidths; UsageError for steps of no known training.
 
     `estimate_of` computes the bandwidth of GPUs of each host.
     """

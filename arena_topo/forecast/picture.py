@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from arena_topo.bandwidth import Estimate
 from arena_topo.drawing.sheet import HEAD, SMALL_TEXT, Sheet
-from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
+from arena_topo.forecast.forecasting import MESSAGE_SIZES, Forecast, LogComparison
 from arena_topo.forecast.view import forecast_bottleneck, size_of
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
@@ -22,7 +22,7 @@ _ROOM = 46.0
 """Pixels for the numbers to the left of the plot."""
 
 
-def forecast_svg(result: Forecast, beside: Against | None) -> str:
+def forecast_svg(result: Forecast, beside: LogComparison | None) -> str:
     """Draw a forecast as SVG; a single GPU has no curve."""
     sheet = Sheet()
     gpus = ",".join(map(str, members(result.gpus)))
@@ -42,7 +42,7 @@ def forecast_svg(result: Forecast, beside: Against | None) -> str:
     return sheet.finish(f"Forecast of {result.machine.name}", caption)
 
 
-def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
+def _plot(sheet: Sheet, estimate: Estimate, beside: LogComparison | None) -> None:
     top = 96.0
     measured = [(point.size, point.measured) for point in beside.points] if beside else []
     most = max([estimate.high, *(rate for _, rate in measured)])
@@ -52,8 +52,8 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
         along = math.log2(size / first) / math.log2(last / first)
         return _ROOM + _WIDE * along, top + _HIGH * (1 - rate / most)
 
-    def curve(rates: Sequence[tuple[int, float]], look: str, thick: float) -> None:
-        sheet.line([place(*rate) for rate in rates], look, thick=thick)
+    def curve(rates: Sequence[tuple[int, float]], css: str, thick: float) -> None:
+        sheet.line([place(*rate) for rate in rates], css, thick=thick)
 
     sheet.box((_ROOM, top), (_WIDE, _HIGH), "frame", corner=0)
     for step in range(_STEPS + 1):
@@ -76,7 +76,7 @@ def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
         curve(measured, "seen", 3)
         names.append(("seen", "measured"))
     along = _ROOM
-    for look, name in names:
-        sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], look, thick=3)
+    for css, name in names:
+        sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], css, thick=3)
         sheet.text((along + 30, top + _HIGH + 36), name, "small", size=SMALL_TEXT)
         along += 130

@@ -6,7 +6,7 @@ from typing import Any
 
 from arena_topo import layout
 from arena_topo.bandwidth import Estimate
-from arena_topo.forecast.forecasting import MESSAGE_SIZES, Against, Forecast
+from arena_topo.forecast.forecasting import MESSAGE_SIZES, Forecast, LogComparison
 from arena_topo.manifests import estimates
 from arena_topo.topology import Plugin, Software, members
 from arena_topo.training import (
@@ -32,7 +32,7 @@ _BAR = 24
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
-def forecast_json(result: Forecast, beside: Against | None) -> dict[str, Any]:
+def forecast_json(result: Forecast, beside: LogComparison | None) -> dict[str, Any]:
     """A forecast for JSON: GB/s, shares of the point by message size; null for a single GPU."""
     estimate, request = result.estimate, result.request
     software = result.machine.software
@@ -80,7 +80,7 @@ def forecast_json(result: Forecast, beside: Against | None) -> dict[str, Any]:
     return document
 
 
-def forecast_text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
+def forecast_text(result: Forecast, beside: LogComparison | None, *, unicode: bool) -> str:
     """A forecast for people: the number, its limit, and a plot over message sizes."""
     gpus, nodes = ",".join(map(str, members(result.gpus))), result.request.nodes
     where = f" of each of {nodes} nodes, {result.ranks} in all" if nodes > 1 else ""
@@ -156,7 +156,7 @@ def _plot(estimate: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
     return [layout.align(layout.table(("SIZE", "GB/s", "SHARE", "PLATEAU"), rows)).rstrip()]
 
 
-def _beside(beside: Against) -> list[str]:
+def _beside(beside: LogComparison) -> list[str]:
     amount = estimates.gbps_text
     rows = [
         (

@@ -15,7 +15,7 @@ from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
 from arena_topo.job import Toleration
 from arena_topo.manifests.annotations import LastStop
 from arena_topo.manifests.cause import Cause, CauseCode, because
-from arena_topo.topology import Taint, natural
+from arena_topo.topology import Taint, natural_key
 from arena_topo.topology.published import parse_time
 
 Object = Mapping[str, Any]
@@ -206,7 +206,7 @@ def cause_of_loss(
     """
     drained = set(cordoned)
     if lost:
-        node = min(lost, key=natural)
+        node = min(lost, key=natural_key)
         return because(CauseCode.NODE_LOST, node=node, state=lost[node])
     if not ended:
         return None
@@ -214,7 +214,7 @@ def cause_of_loss(
     def description(name: str) -> str:
         return "" if ended[name].node in drained else ended[name].text
 
-    name = min(ended, key=lambda name: (not description(name), natural(name)))
+    name = min(ended, key=lambda name: (not description(name), natural_key(name)))
     end = ended[name]
     if text := description(name):
         by = {"by": "kubelet"} if end.by_kubelet else {}

@@ -44,7 +44,7 @@ from arena_topo.solver import (
     Verdict,
 )
 from arena_topo.solver.door import NodeChoice, Solver, network_is_measured
-from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural, published
+from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, natural_key, published
 from arena_topo.topology.fabric import levels_text
 from arena_topo.topology.nics import RDMA_DEVICE
 from arena_topo.training.workloads import known_workload
@@ -498,7 +498,7 @@ def describe_reserved(request: Request, cluster: Cluster) -> str | None:
                 heads |= set() if entry.restart else {entry.job}
     clauses = []
     for job in sorted(gpus, key=lambda job: job not in heads):
-        names, number = sorted(gpus[job], key=natural), sum(gpus[job].values())
+        names, number = sorted(gpus[job], key=natural_key), sum(gpus[job].values())
         if len(names) > MAX_NAMED_NODES:
             names[MAX_NAMED_NODES:] = [f"{len(names) - MAX_NAMED_NODES} more"]
         whose = f"{job}, which comes first in the queue"

@@ -27,7 +27,7 @@ from arena_topo.solver import (
     Reason,
     Request,
 )
-from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
+from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural_key
 from arena_topo.topology.fabric import KNOWN_LEVELS, check_level
 from arena_topo.topology.nics import is_rdma
 
@@ -255,7 +255,7 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     changes = [Instead(words=words, excluded=excluded_nodes(job, cluster)) for words, job in tried]
     excluded = excluded_nodes(job, cluster)
     closed = [node for node in cluster.nodes if excluded.get(node.name) is Reason.DEDICATED]
-    closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural(node.name)))
+    closed.sort(key=lambda node: (node.unhealthy_count, -node.free_count, natural_key(node.name)))
     # Of nodes that are alike, one is tried.
     kinds = {
         (node.machine.model, node.free_count, node.healthy_count, node.unavailable): node.name

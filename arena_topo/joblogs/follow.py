@@ -36,7 +36,7 @@ from arena_topo.joblogs import notices, pod_selection
 from arena_topo.joblogs.log_request import SILENT, End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import IncompleteLog, LogNote, NoticeBuffer, OnNote, pods_text
 from arena_topo.joblogs.pipeline import Pipeline
-from arena_topo.joblogs.ranks import Entry, SpeakerSelection, ranks_of, wants
+from arena_topo.joblogs.ranks import Entry, SpeakerSelection, may_be_selected, rank_counts
 from arena_topo.joblogs.save import Saving
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ AFTER_END = 5.0
 MISSING_LOG_GRACE = 15.0
 """The same while the log of an ended pod is missing that must be read, or a connection is lost."""
 
-AGAIN = 30.0
+BREAK_NOTE_INTERVAL = 30.0
 """Seconds before the next break of the same log is noted: a connection may be cut every second."""
 
 _TURN = 0.1
 """Seconds of silence after which an empty batch comes, so that the screen can be redrawn."""
 
-_MANY = 2000
+_ARCHIVE_BATCH = 2000
 """Archived lines in a batch."""
 
 _BEGINS = frozenset({LogTurn.JOINED, LogTurn.RESTARTED})
@@ -79,8 +79,8 @@ class JobPoller:
         self._ended = False
         """Whether a log has ended since the job was read."""
         self._stop, self._wake = threading.Event(), threading.Event()
-        self._news: deque[JobStatus] = deque(maxlen=64)
-        self._situation: tuple[Phase, str | None] | None = None
+        self._new_states: deque[JobStatus] = deque(maxlen=64)
+        self._start_decided_by: tuple[Phase, str | None] | None = None
         self.start: Start | None = None
         """Who starts the job while it waits without GPUs."""
         self.blind: str | None = None
@@ -102,24 +102,24 @@ class JobPoller:
         self._ended = True
         self._wake.set()
 
-    def news(self) -> Iterator[JobStatus]:
+    def new_states(self) -> Iterator[JobStatus]:
         """The states of the job since the last call, oldest first."""
-        while self._news:
-            yield self._news.popleft()
+        while self._new_states:
+            yield self._new_states.popleft()
 
     def _run(self) -> None:
         job = self._job
         try:
             for status in poll_repeatedly(
-                self._look,
+                self._poll,
                 every=self._backend.look_every,
-                blind=self._miss,
+                blind=self._note_outage,
                 pause=self._pause,
             ):
                 if status is None:
                     return
-                self._learn(status)
-                self._news.append(status)
+                self._update_start(status)
+                self._new_states.append(status)
         except NotFound:
             archived = command("logs --kept", job.name, namespace=job.namespace)
             self.lost = JobDeleted(
@@ -129,10 +129,10 @@ class JobPoller:
         except ArenaError as error:
             self.lost = error
 
-    def _miss(self, why: str | None) -> None:
+    def _note_outage(self, why: str | None) -> None:
         self.blind = why
 
-    def _look(self) -> JobStatus | None:
+    def _poll(self) -> JobStatus | None:
         if self._stop.is_set():
             return None
         if fresh := self._ended:
@@ -146,13 +146,13 @@ class JobPoller:
         self._wake.wait(seconds)
         self._wake.clear()
 
-    def _learn(self, status: JobStatus) -> None:
+    def _update_start(self, status: JobStatus) -> None:
         situation = status.phase, None if status.forecast is None else status.forecast.state
-        if situation != self._situation:
+        if situation != self._start_decided_by:
             self.start = None
             with suppress(ArenaError):
                 self.start = start_of(status, self._backend)
-            self._situation = situation
+            self._start_decided_by = situation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,8 +177,8 @@ class FollowState:
     Times are seconds of any monotonic clock.
     """
 
-    def __init__(self, job: JobStatus, asked: LogRequest, wanted: SourceFilter) -> None:
-        self._asked, self._wanted = asked, wanted
+    def __init__(self, job: JobStatus, request: LogRequest, wanted: SourceFilter) -> None:
+        self._request, self._is_wanted = request, wanted
         self._first = frozenset(instance.name for instance in job.instances)
         self.tries: list[_Pod] = []
         """The names and uids of the launchers in the order of their tries, as far as is known."""
@@ -211,7 +211,7 @@ class FollowState:
         return {log.source.pod for log in self._logs.values() if log.open or log.over}
 
     def _learn_tries(self, status: JobStatus) -> None:
-        for launcher in pod_selection.launchers(status):
+        for launcher in pod_selection.launchers_by_try(status):
             if (launcher.name, launcher.uid) not in self.tries:
                 self.tries.append((launcher.name, launcher.uid))
 
@@ -222,26 +222,26 @@ class FollowState:
 
     # Events
 
-    def saw(self, status: JobStatus, now: float) -> None:
-        """Take over a state of the job; `pending_notes` returns the notes on failed pods."""
+    def update_job(self, status: JobStatus, now: float) -> None:
+        """Update the state of the job; `pending_notes` returns the notes on failed pods."""
         self._learn_tries(status)
         for instance in status.instances:
             pod, source = (instance.name, instance.uid), source_of(instance)
-            if instance.failure is None or pod in self._failed or not self._wanted(source):
+            if instance.failure is None or pod in self._failed or not self._is_wanted(source):
                 continue
             if pod in self.tries[:-1]:
-                text, alike = f"{instance.name}, the launcher's try before, {instance.failure}", ""
-            elif _of_itself(instance, status):
-                text, alike = (
+                text, plural = f"{instance.name}, the launcher's try before, {instance.failure}", ""
+            elif _failed_by_itself(instance, status):
+                text, plural = (
                     f"{instance.name} {instance.failure}",
                     f"{{}} pods: {instance.failure}",
                 )
             else:
                 continue
             self._failed.add(pod)
-            self._notices.add(now, LogNote(text=text, source=source, alike=alike))
+            self._notices.add(now, LogNote(text=text, source=source, plural=plural))
 
-    def sight(self, blind: str | None, now: float) -> Iterator[LogNote]:
+    def connection_notes(self, blind: str | None, now: float) -> Iterator[LogNote]:
         """The note when the job cannot be read, and why (`blind`), or can be read again (None)."""
         if blind is None:
             if self._blind_noted:
@@ -253,8 +253,8 @@ class FollowState:
             self._blind_noted = True
             yield LogNote(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
-    def came(self, lines: Sequence[Line], now: float) -> bool:
-        """Take note of lines, or of none; whether they end a wait."""
+    def add_lines(self, lines: Sequence[Line], now: float) -> bool:
+        """Count lines, or a read without any; whether they end a wait."""
         if lines or self._active is None:
             self._active = now
         self._spoke = self._spoke or bool(lines)
@@ -262,15 +262,15 @@ class FollowState:
         self._wait_reason = None if ends else self._wait_reason
         return ends
 
-    def notice(self, notice: Notice, now: float) -> list[LogNote]:
-        """Take over an event of a log; the notes that go before its next lines."""
+    def add_notice(self, notice: Notice, now: float) -> list[LogNote]:
+        """Add an event of a log; the notes to be shown before its next lines."""
         self._active = now
         source, turn, error = notice.source, notice.turn, notice.error
-        begun = list(self._begun(notice)) if turn in _BEGINS else []
+        begun = list(self._begin_notes(notice)) if turn in _BEGINS else []
         log = self._logs.setdefault((source.pod, source.uid), _Log(source=source))
         joined, news = log.open, True
         if turn is LogTurn.BROKEN:
-            news = not log.broken and now - log.noted >= AGAIN
+            news = not log.broken and now - log.noted >= BREAK_NOTE_INTERVAL
             log.noted = now if news else log.noted
             log.broken, log.error = True, error or ClusterError("the connection is lost")
         elif turn is not LogTurn.CUT:
@@ -283,12 +283,12 @@ class FollowState:
             # A log that does not exist lacks no lines.
             log.error = None if isinstance(error, NotFound) else error
             log.refused = error if turn is LogTurn.REFUSED else None
-        after = notices.note_after(notice, many=self._asked.many, joined=joined)
+        after = notices.note_after(notice, many=self._request.several_pods, joined=joined)
         if after is not None and news:
             self._notices.add(now, after)
         return begun
 
-    def _begun(self, notice: Notice) -> Iterator[LogNote]:
+    def _begin_notes(self, notice: Notice) -> Iterator[LogNote]:
         source, text = notice.source, None
         pod = source.pod, source.uid
         if source.chief and pod not in self.tries:
@@ -307,7 +307,7 @@ class FollowState:
         ends = self._over is not None or self._gone is not None
         return self._notices.take(before, ends=ends)
 
-    def nothing_but_errors(self) -> None:
+    def raise_if_all_refused(self) -> None:
         """Raise the first error if all logs were refused."""
         refused = [log.refused for log in self._logs.values() if log.refused is not None]
         if refused and not self._open and len(refused) >= len(self._names):
@@ -315,7 +315,7 @@ class FollowState:
 
     # Waiting
 
-    def waiting(
+    def wait_reason(
         self, status: JobStatus, start: Start | None, now: float
     ) -> tuple[bool, NoLogYet | None]:
         """Whether the reason to wait has changed, and the reason."""
@@ -333,7 +333,7 @@ class FollowState:
 
     def _reason(self, status: JobStatus, now: float) -> str | None:
         """Why there is nothing to read; None while that needs no explanation."""
-        pods = [instance for instance in status.instances if self._wanted(source_of(instance))]
+        pods = [instance for instance in status.instances if self._is_wanted(source_of(instance))]
         runs = bool(self._open) or not all(pod.pending or pod.finished is not None for pod in pods)
         if status.phase is Phase.SUSPENDED or not runs:
             self._silent = None
@@ -359,8 +359,8 @@ class FollowState:
         `lost`: the job cannot be read any more; `done`: all known logs were read to their end.
         """
         silence = now - (self._active or now)
-        if self._asked.instance is not None and self._names and not self._open:
-            self.nothing_but_errors()
+        if self._request.instance is not None and self._names and not self._open:
+            self.raise_if_all_refused()
             return End.POD if lost or silence >= END_GRACE else None
         if lost:
             self._gone = now if self._gone is None else self._gone
@@ -368,11 +368,11 @@ class FollowState:
             return End.LOST if late or silence >= (END_GRACE if done else AFTER_END) else None
         if status is None:
             return None
-        whole = self.whole(status, done=done)
+        whole = self.is_complete(status, done=done)
         if not status.phase.over:
             self._over = None
-            if whole or not self._asked.many:
-                self.nothing_but_errors()
+            if whole or not self._request.several_pods:
+                self.raise_if_all_refused()
             return None
         self._over = now if self._over is None else self._over
         grace = self._grace(status, whole=whole, over=now - self._over)
@@ -383,7 +383,8 @@ class FollowState:
 
         The first row that holds decides.
         """
-        must = any(source.chief or not self._asked.many for source in self._owed(status))
+        unfinished, single = self._unfinished_logs(status), not self._request.several_pods
+        must = any(source.chief or single for source in unfinished)
         workers = not any(source.chief for source in self._open)
         broken = any(log.broken for log in self._logs.values())
         still_open = (
@@ -395,16 +396,16 @@ class FollowState:
         )
         return next(seconds for _, holds, seconds in still_open if holds)
 
-    def whole(self, status: JobStatus, *, done: bool) -> bool:
+    def is_complete(self, status: JobStatus, *, done: bool) -> bool:
         """Whether the logs of all wanted pods of the job were read to their end."""
         wanted = {
-            instance.name for instance in status.instances if self._wanted(source_of(instance))
+            instance.name for instance in status.instances if self._is_wanted(source_of(instance))
         }
         return done and wanted <= self._names
 
-    def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
+    def incomplete_logs(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
         """The logs that could not be read to their end, if the follow ends now."""
-        many = self._asked.many
+        many = self._request.several_pods
         incomplete_logs = {
             pod: IncompleteLog(
                 source=log.source, error=log.error, noted=many and log.refused is not None
@@ -412,14 +413,14 @@ class FollowState:
             for pod, log in self._logs.items()
             if log.error is not None
         }
-        for source in () if done or status is None else self._owed(status):
+        for source in () if done or status is None else self._unfinished_logs(status):
             error = ClusterError(f"nothing more came of the log of {source.pod}, which is over")
             incomplete_logs.setdefault(
                 (source.pod, source.uid), IncompleteLog(source=source, error=error)
             )
         return list(incomplete_logs.values())
 
-    def _owed(self, status: JobStatus) -> list[Source]:
+    def _unfinished_logs(self, status: JobStatus) -> list[Source]:
         """The logs of ended pods that have not come to their end."""
         return [
             source_of(instance)
@@ -427,7 +428,7 @@ class FollowState:
             if status.phase.over
             and instance.finished is not None
             and not ((log := self._logs.get((instance.name, instance.uid))) and log.over)
-            and self._wanted(source_of(instance))
+            and self._is_wanted(source_of(instance))
         ]
 
 
@@ -436,7 +437,7 @@ def _with_stopped(job: JobStatus) -> JobStatus:
     return msgspec.structs.replace(job, instances=job.instances or job.stopped)
 
 
-class Shown:
+class RequestedLines:
     """The requested lines in batches, from the pods or from the archive; to be iterated once.
 
     With `options.follow` they end with the job, or with the named pod. `tell` gets the notes, each
@@ -457,7 +458,7 @@ class Shown:
         backend: Backend,
         name: str,
         namespace: str,
-        asked: LogRequest,
+        request: LogRequest,
         *,
         tell: OnNote = lambda _: None,
         seen: Callable[[JobStatus], None] = lambda _: None,
@@ -465,109 +466,109 @@ class Shown:
         archive: Archive | None = None,
     ) -> None:
         """Requests are sent from the first batch on."""
-        self._backend, self._asked, self._archive = backend, asked, archive
+        self._backend, self._request, self._archive = backend, request, archive
         self._reads = backend.watching(namespace)
         self._tell, self._seen, self._waits = tell, seen, waits
         self._name, self._namespace = name, namespace
         self.status: JobStatus | None = None
         self.end: End | None = None
         self.unsaved: ArenaError | None = None
-        self._served_of: Kept | None = None
+        self._shown_archive: Kept | None = None
         self._consumer_spent = 0.0
         """Seconds that the consumer of the lines has spent: they do not count as silence."""
 
     @property
     def failure(self) -> JobFailed | None:
         """The error of a job that was followed to its end; None if the job succeeded."""
-        asked, status, kept = self._asked, self.status, self._served_of
-        if not asked.options.follow or asked.instance is not None:
+        request, status, kept = self._request, self.status, self._shown_archive
+        if not request.options.follow or request.instance is not None:
             return None
         if self.end is End.JOB or (self.end is End.KEPT and status is not None):
             return how_failed(status)
-        return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
+        return notices.archived_error(kept) if self.end is End.KEPT and kept is not None else None
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:
         """The lines of the pods, or of the archive where the job or its pods are gone."""
         uid: str | None = None
         try:
-            if self._asked.kept:
-                raise self._unkept()
+            if self._request.from_archive:
+                raise self._not_archived_error()
             job = self._reads.job(self._name)
-            self._see(job)
+            self._update_status(job)
             uid = job.uid
-            later = self._asked.options.follow and not job.phase.over
+            later = self._request.options.follow and not job.phase.over
             job = job if later else _with_stopped(job)
-            return self._read(job, self._wanted(job, later=later))
+            return self._lines_of_tries(job, self._checked_filter(job, later=later))
         except NotFound:
-            if (kept := self._archived(uid=uid)) is not None:
-                return self._served(kept)
-            others = self._kept().kept(self._backend.place, self._namespace, self._name)
+            if (kept := self._find_archived(uid=uid)) is not None:
+                return self._archived_lines(kept)
+            others = self._open_archive().kept(self._backend.place, self._namespace, self._name)
             if uid is None and others:
-                pod, container = self._asked.instance, self._asked.options.container
+                pod, container = self._request.instance, self._request.options.container
                 raise pod_selection.not_archived_error(pod, container, others[0]) from None
             raise
 
-    def _see(self, job: JobStatus) -> None:
+    def _update_status(self, job: JobStatus) -> None:
         self.status = job
         self._seen(job)
 
     # The archive
 
-    def _kept(self) -> Archive:
+    def _open_archive(self) -> Archive:
         if self._archive is None:
             from arena_topo.engines.archive import open_archive  # noqa: PLC0415  for who keeps logs
 
             self._archive = open_archive(os.environ, tell=self._warn)
         return self._archive
 
-    def _archived(self, *, uid: str | None) -> Kept | None:
+    def _find_archived(self, *, uid: str | None) -> Kept | None:
         """The archived logs that are wanted, of the job with a uid or of the newest job.
 
         A note tells the time span that they cover.
         """
-        archive, container = self._kept(), self._asked.options.container
+        archive, container = self._open_archive(), self._request.options.container
         jobs = archive.kept(self._backend.place, self._namespace, self._name)
         for index, job in enumerate(jobs):
-            logs = filter(self._asks(job.slots or None), job.sources)
+            logs = filter(self._filter(job.slots or None), job.sources)
             if uid in {None, job.uid} and any(container in {None, log.container} for log in logs):
                 older = len(jobs) - index - 1
                 self._tell(
                     notices.archive_note(
-                        job, asked=self._asked.kept, older=older, root=archive.root
+                        job, requested=self._request.from_archive, older=older, root=archive.root
                     )
                 )
                 return job
         return None
 
-    def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
-        asked, slots, some = self._asked, kept.slots or None, False
-        pipeline = Pipeline(asked, slots=slots, tagging=kept.tagging, whole=True)
-        lines = self._kept().lines(kept, asked.options, self._asks(slots))
-        if not asked.many and asked.options.tail is not None:
+    def _archived_lines(self, kept: Kept) -> Iterator[Sequence[Entry]]:
+        request, slots, some = self._request, kept.slots or None, False
+        pipeline = Pipeline(request, slots=slots, tagging=kept.tagging, whole=True)
+        lines = self._open_archive().lines(kept, request.options, self._filter(slots))
+        if not request.several_pods and request.options.tail is not None:
             # The tries of a launcher count as a single log.
-            lines = iter(deque(lines, asked.options.tail))
-        self._served_of = kept
-        with self._saving() as sinks:
-            while batch := list(islice(lines, _MANY)):
+            lines = iter(deque(lines, request.options.tail))
+        self._shown_archive = kept
+        with self._open_sinks() as sinks:
+            while batch := list(islice(lines, _ARCHIVE_BATCH)):
                 some = True
                 for sink in sinks:
                     sink.write(batch)
                 yield pipeline.put(batch, 0.0)
-        yield pipeline.rest()
-        if asked.options.previous and not some:
-            raise pod_selection.first_run(kept)
-        self._advise(pipeline)
+        yield pipeline.remaining()
+        if request.options.previous and not some:
+            raise pod_selection.no_earlier_run_error(kept)
+        self._note_left_out(pipeline)
         self.end = End.KEPT
 
     @property
-    def _stored(self) -> bool:
+    def _stored_locally(self) -> bool:
         """Whether the logs are in the job's own folder, and archived only when it is deleted."""
         return self._backend.name == "local"
 
-    def _unkept(self) -> NotFound:
+    def _not_archived_error(self) -> NotFound:
         why = "only what was followed from this machine is kept"
         hint = command("logs -f", self._name, namespace=self._namespace)
-        if self._stored:
+        if self._stored_locally:
             why = "the log of a local job is with the job until that is deleted"
             hint = command("logs", self._name, namespace=self._namespace)
             try:
@@ -580,12 +581,12 @@ class Shown:
             hint=hint,
         )
 
-    def _tell_gone(self, job: JobStatus, wanted: SourceFilter) -> None:
+    def _note_archived_pods(self, job: JobStatus, wanted: SourceFilter) -> None:
         """Note the archived logs of pods that the job no longer has."""
-        if not self._asked.many or self._asked.options.previous or self._stored:
+        if not self._request.several_pods or self._request.options.previous or self._stored_locally:
             return
         present = {instance.name for instance in job.instances}
-        for kept in self._kept().kept(self._backend.place, self._namespace, self._name):
+        for kept in self._open_archive().kept(self._backend.place, self._namespace, self._name):
             gone = sorted({source.pod for source in kept.sources if wanted(source)} - present)
             if kept.uid == job.uid and gone:
                 kept_logs = command("logs --kept --all", self._name, namespace=self._namespace)
@@ -595,27 +596,28 @@ class Shown:
                 self._tell(LogNote(text=text))
 
     @contextmanager
-    def _saving(self, job: JobStatus | None = None) -> Iterator[list[Saving | Keeping]]:
+    def _open_sinks(self, job: JobStatus | None = None) -> Iterator[list[Saving | Keeping]]:
         """Where lines go beside the screen: to files (`--save`), and of a `job` to the archive."""
-        asked, options = self._asked, self._asked.options
+        request, options = self._request, self._request.options
         sinks: list[Saving | Keeping] = []
         keeping: Keeping | None = None
         with ExitStack() as closing:
-            if asked.save is not None:
+            if request.save is not None:
                 saving = Saving(
-                    Path(asked.save),
+                    Path(request.save),
                     container=options.container,
                     timestamps=options.timestamps,
                     tell=self._warn,
                 )
-                closing.callback(self._saved, saving)
+                closing.callback(self._note_saved, saving)
                 sinks.append(saving)
-            if job is not None and options.follow and asked.keep and not self._stored:
+            archives = request.to_archive and not self._stored_locally
+            if job is not None and options.follow and archives:
                 cut = (options.tail, options.since, options.since_time) != (None, None, None)
-                keeping = self._kept().keeping(
+                keeping = self._open_archive().keeping(
                     self._backend.place,
                     job,
-                    slots=ranks_of(job)[0] or 0,
+                    slots=rank_counts(job)[0] or 0,
                     whole=not (cut or options.previous),
                 )
                 sinks.append(closing.enter_context(keeping))
@@ -624,7 +626,7 @@ class Shown:
             if keeping is not None:
                 keeping.close(self.status)
 
-    def _saved(self, saving: Saving) -> None:
+    def _note_saved(self, saving: Saving) -> None:
         self.unsaved = saving.error
         failed = saving.error is not None
         self._tell(LogNote(text=saving.summary, error=saving.error, warns=failed))
@@ -634,24 +636,24 @@ class Shown:
 
     # Selection
 
-    def _asks(self, slots: int | None) -> SourceFilter:
+    def _filter(self, slots: int | None) -> SourceFilter:
         """The predicate of wanted logs; the job need not exist any more."""
-        asked = self._asked
-        if asked.instance is not None:
-            return lambda source: source.pod == asked.instance
-        if asked.only is not None:
-            only = asked.only
-            return lambda source: wants(only, source, slots)
-        return (lambda _: True) if asked.everyone else (lambda source: source.chief)
+        request = self._request
+        if request.instance is not None:
+            return lambda source: source.pod == request.instance
+        if request.only is not None:
+            only = request.only
+            return lambda source: may_be_selected(only, source, slots)
+        return (lambda _: True) if request.all_pods else (lambda source: source.chief)
 
-    def _wanted(self, job: JobStatus, *, later: bool) -> SourceFilter:
+    def _checked_filter(self, job: JobStatus, *, later: bool) -> SourceFilter:
         """The predicate of wanted logs; NotFound if there is none, nor can be `later`."""
-        asked = self._asked
-        slots, total = ranks_of(job)
-        if asked.only is not None:
-            _check(asked.only, slots, total, job)
-        wanted = self._asks(slots)
-        if asked.many:
+        request = self._request
+        slots, total = rank_counts(job)
+        if request.only is not None:
+            _check_only(request.only, slots, total, job)
+        wanted = self._filter(slots)
+        if request.several_pods:
             pods = [instance for instance in job.instances if wanted(source_of(instance))]
             if not later and not pods:
                 raise pod_selection.no_pods_error(job, self._backend)
@@ -659,54 +661,54 @@ class Shown:
                 raise pod_selection.not_started_error(job, self._backend, pods[0].name)
             return wanted
         if not later:
-            chosen = pod_selection.readable(job, self._backend, asked.instance)
+            chosen = pod_selection.readable_pod(job, self._backend, request.instance)
             return lambda source: source.pod == chosen.name
-        if asked.instance is not None:
+        if request.instance is not None:
             if job.instances:
-                pod_selection.select_instance(job, asked.instance)
+                pod_selection.select_instance(job, request.instance)
             return wanted
         # Of several tries of the launcher only the last is followed.
-        over = {launcher.name for launcher in pod_selection.launchers(job)[:-1]}
+        over = {launcher.name for launcher in pod_selection.launchers_by_try(job)[:-1]}
         return lambda source: wanted(source) and source.pod not in over
 
     # Pods
 
-    def _read(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
-        asked = self._asked
-        tried = pod_selection.launchers(job)
+    def _lines_of_tries(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
+        request = self._request
+        tried = pod_selection.launchers_by_try(job)
         try:
-            yield from self._read_of(job, wanted)
+            yield from self._lines_of_pods(job, wanted)
         except NotFound:
-            single = asked.instance is None and not asked.many
-            if not (asked.options.previous and single and len(tried) > 1):
+            single = request.instance is None and not request.several_pods
+            if not (request.options.previous and single and len(tried) > 1):
                 raise
             # Before the first run of this launcher came the last try.
-            self._asked = replace(asked, options=replace(asked.options, previous=False))
+            self._request = replace(request, options=replace(request.options, previous=False))
             self.end = None
-            yield from self._read_of(job, lambda source: source.pod == tried[-2].name)
+            yield from self._lines_of_pods(job, lambda source: source.pod == tried[-2].name)
 
-    def _read_of(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
-        asked, follows = self._asked, self._asked.options.follow
-        slots, total = ranks_of(job)
+    def _lines_of_pods(self, job: JobStatus, wanted: SourceFilter) -> Iterator[Sequence[Entry]]:
+        request, follows = self._request, self._request.options.follow
+        slots, total = rank_counts(job)
         pipeline = Pipeline(
-            asked, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
+            request, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
         )
         reads = self._reads
-        poller = JobPoller(self._backend, reads, job, keeps=asked.keep)
-        state = FollowState(job, asked, wanted)
-        pipeline.tried(state.tries)
+        poller = JobPoller(self._backend, reads, job, keeps=request.to_archive)
+        state = FollowState(job, request, wanted)
+        pipeline.set_launchers(state.tries)
         if not follows:
             instances = [
                 instance
                 for instance in job.instances
                 if wanted(source_of(instance)) and not instance.pending
             ]
-            pipeline.await_([instance.name for instance in instances])
-            self._tell_gone(job, wanted)
+            pipeline.expect([instance.name for instance in instances])
+            self._note_archived_pods(job, wanted)
         with (
-            self._saving(job) as sinks,
+            self._open_sinks(job) as sinks,
             reads,
-            reads.follow(job, asked.options, wanted) as following,
+            reads.follow(job, request.options, wanted) as following,
             poller if follows else nullcontext(),
         ):
             error, ends = None, 0
@@ -722,7 +724,7 @@ class Shown:
                 for sink in sinks:
                     sink.write(items)
                 came = time.monotonic()
-                yield from self._passed(items, state, pipeline)
+                yield from self._pass_on(items, state, pipeline)
                 yield ()
                 self._consumer_spent += time.monotonic() - came
                 if not follows:
@@ -731,39 +733,39 @@ class Shown:
                 if state.ends > ends:
                     ends = state.ends
                     poller.poll_now()
-                self._look(poller, state)
+                self._poll(poller, state)
                 lost, done = poller.lost is not None, following.done
                 self.end = state.end(self.status, lost=lost, done=done, now=self._now())
-            incomplete = state.incomplete(self.status, done=following.done)
-        yield pipeline.rest()
+            incomplete = state.incomplete_logs(self.status, done=following.done)
+        yield pipeline.remaining()
         error = error or poller.lost
         if not follows and error is None:
-            state.nothing_but_errors()
-            if not (asked.many or state.opened):
+            state.raise_if_all_refused()
+            if not (request.several_pods or state.opened):
                 [pod] = [instance for instance in job.instances if wanted(source_of(instance))]
-                raise pod_selection.without_log(job, pod, asked.options.container)
+                raise pod_selection.no_log_error(job, pod, request.options.container)
         self._waits(None)
-        self._advise(pipeline)
+        self._note_left_out(pipeline)
         self._tell_all(state.pending_notes())
         if error is not None:
-            self._tell_all(notices.incomplete(incomplete))
+            self._tell_all(notices.incomplete_log_notes(incomplete))
             raise error
-        self._account_for(incomplete)
+        self._note_incomplete(incomplete)
 
-    def _account_for(self, incomplete: Sequence[IncompleteLog]) -> None:
+    def _note_incomplete(self, incomplete: Sequence[IncompleteLog]) -> None:
         """Note the logs that could not be read; ArenaError if that decides the exit code.
 
         In a follow it does for the launcher's log and for a single requested log, unless the job
         has failed.
         """
-        follows = self._asked.options.follow
-        fails = any(index.source.chief or not self._asked.many for index in incomplete)
+        follows = self._request.options.follow
+        fails = any(index.source.chief or not self._request.several_pods for index in incomplete)
         has_failed = self.status is not None and self.status.phase is Phase.FAILED
         if incomplete and (not follows or (fails and not has_failed)):
-            raise notices.unreadable(incomplete)
-        self._tell_all(notices.incomplete(incomplete))
+            raise notices.unreadable_logs_error(incomplete)
+        self._tell_all(notices.incomplete_log_notes(incomplete))
 
-    def _passed(
+    def _pass_on(
         self, items: Sequence[Line | Notice], state: FollowState, pipeline: Pipeline
     ) -> Iterator[Sequence[Entry]]:
         """Pass lines and events on in their order."""
@@ -773,14 +775,14 @@ class Shown:
                 lines.append(item)
                 continue
             if lines or item is None:
-                if state.came(lines, now):
+                if state.add_lines(lines, now):
                     self._waits(None)
                 if ready := pipeline.put(lines, now):
                     yield ready
                 lines = []
             if item is not None:
-                pipeline.notice(item)
-                self._tell_all(state.notice(item, now))
+                pipeline.add_notice(item)
+                self._tell_all(state.add_notice(item, now))
         self._tell_all(state.pending_notes(now - pipeline.lag))
 
     def _now(self) -> float:
@@ -790,24 +792,26 @@ class Shown:
         for note in notes:
             self._tell(note)
 
-    def _look(self, poller: JobPoller, state: FollowState) -> None:
-        """Take over the polled states of the job, and pass on the reason to wait."""
+    def _poll(self, poller: JobPoller, state: FollowState) -> None:
+        """Add the polled states of the job, and report a new reason to wait."""
         now = self._now()
-        for status in poller.news():
-            self._see(status)
-            state.saw(status, now)
-        self._tell_all(state.sight(poller.blind, now))
+        for status in poller.new_states():
+            self._update_status(status)
+            state.update_job(status, now)
+        self._tell_all(state.connection_notes(poller.blind, now))
         if self.status is not None:
-            changed, waiting = state.waiting(self.status, poller.start, now)
+            changed, waiting = state.wait_reason(self.status, poller.start, now)
             if changed:
                 self._waits(waiting)
 
-    def _advise(self, pipeline: Pipeline) -> None:
-        if pipeline.left_out is not None:
-            self._tell(LogNote(text=pipeline.left_out, warns=True))
+    def _note_left_out(self, pipeline: Pipeline) -> None:
+        if pipeline.left_out_note is not None:
+            self._tell(LogNote(text=pipeline.left_out_note, warns=True))
 
 
-def _check(only: SpeakerSelection, slots: int | None, total: int | None, job: JobStatus) -> None:
+def _check_only(
+    only: SpeakerSelection, slots: int | None, total: int | None, job: JobStatus
+) -> None:
     """UsageError for ranks or workers that the job does not have."""
     if slots is None or total is None:
         return
@@ -833,7 +837,7 @@ def source_of(instance: Instance) -> Source:
     )
 
 
-def _of_itself(instance: Instance, status: JobStatus) -> bool:
+def _failed_by_itself(instance: Instance, status: JobStatus) -> bool:
     """Whether a pod's failure is worth a note: no launcher's, and not the end of its job."""
     if instance.chief or instance.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
         return False

@@ -19,29 +19,29 @@ SILENT = "it runs, but has written nothing yet"
 class LogRequest:
     """Which lines of which pods are wanted.
 
-    Without `everyone` and `only` that is a single pod: `instance`, else the launcher. A line passes
+    Without `all_pods` and `only` that is a single pod: `instance`, else the launcher. A line passes
     if `include` is empty or a pattern of it matches the text without its tag, and no pattern of
-    `exclude` does. `fold`: equal lines of several speakers become a single entry. `keep`: followed
-    lines go to the archive. `kept`: only the archive is read. `tags`: the rank is wanted even of a
-    single pod (JSON). `save`: the folder that the logs are also written to.
+    `exclude` does. `fold`: equal lines of several speakers become a single entry. `to_archive`:
+    followed lines go to the archive. `from_archive`: only the archive is read. `tags`: the rank is
+    wanted even of a single pod (JSON). `save`: the folder that the logs are also written to.
     """
 
     instance: str | None = None
-    everyone: bool = False
+    all_pods: bool = False
     only: SpeakerSelection | None = None
     include: tuple[re.Pattern[str], ...] = ()
     exclude: tuple[re.Pattern[str], ...] = ()
     fold: bool = False
     tags: bool = False
-    keep: bool = True
-    kept: bool = False
+    to_archive: bool = True
+    from_archive: bool = False
     save: str | None = None
     options: LogOptions = field(default_factory=LogOptions)
 
     @property
-    def many(self) -> bool:
+    def several_pods(self) -> bool:
         """Whether several pods may be shown, so that each line needs a prefix."""
-        return self.everyone or self.only is not None
+        return self.all_pods or self.only is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

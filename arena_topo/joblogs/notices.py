@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from arena_topo.engines.archive import Kept
 
-DELETED = 3.0
+DELETION_DELAY = 3.0
 """Seconds before the deletion of a pod is noted: not if its job has just ended."""
 
 GATHER = 0.5
 """Seconds within which equal events of many pods become a single note."""
 
-SOME = 3
+MAX_NAMED_PODS = 3
 """Pods that a note names; it counts the others."""
 
 
@@ -32,8 +32,9 @@ SOME = 3
 class LogNote:
     """A sentence for the user that is no line of a log.
 
-    `turn` and `source` are set for an event of a pod's log, `error` where it is a failure. `alike`
-    is the text for several such events, with `{}` for their number; empty if they are not joined.
+    `turn` and `source` are set for an event of a pod's log, `error` where it is a failure.
+    `plural` is the text for several such events, with `{}` for their number; empty if they are not
+    joined.
     """
 
     text: str
@@ -41,7 +42,7 @@ class LogNote:
     source: Source | None = None
     error: ArenaError | None = None
     warns: bool = False
-    alike: str = ""
+    plural: str = ""
 
 
 OnNote = Callable[[LogNote], None]
@@ -57,30 +58,30 @@ def note_after(notice: Notice, *, many: bool, joined: bool = True) -> LogNote | 
     match notice.turn:
         case LogTurn.GONE:
             text = f"{source.pod} is gone: its log ends here"
-            alike = "{} pods are gone: their logs end here"
+            plural = "{} pods are gone: their logs end here"
         case LogTurn.REFUSED if many:
             text = f"the log of {source.pod} cannot be read{why}"
-            alike = "{} logs cannot be read"
+            plural = "{} logs cannot be read"
         case LogTurn.BROKEN if not joined:
             text = f"the log of {source.pod} cannot be read yet, and is asked for again{why}"
-            alike = f"{{}} logs cannot be read yet, and are asked for again{why}"
+            plural = f"{{}} logs cannot be read yet, and are asked for again{why}"
         case LogTurn.BROKEN:
             text = f"the connection to the log of {source.pod} is lost and taken up again{why}"
-            alike = f"the connections to {{}} logs are lost and taken up again{why}"
+            plural = f"the connections to {{}} logs are lost and taken up again{why}"
         case LogTurn.CUT:
             text = f"the oldest lines of {source.pod} are not shown{why}"
-            alike = "the oldest lines of {} pods are not shown"
+            plural = "the oldest lines of {} pods are not shown"
         case _:
             return None
     warns = notice.turn in {LogTurn.REFUSED, LogTurn.CUT}
     return LogNote(
-        text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike
+        text=text, turn=notice.turn, source=source, error=error, warns=warns, plural=plural
     )
 
 
 def pods_text(pods: Iterable[str]) -> str:
     """Pods in a sentence: the names of the first few, and the number of the others."""
-    return shortened(list(dict.fromkeys(pods)), SOME)
+    return shortened(list(dict.fromkeys(pods)), MAX_NAMED_PODS)
 
 
 class NoticeBuffer:
@@ -100,36 +101,36 @@ class NoticeBuffer:
         """
         notes: list[LogNote] = []
         while due := [
-            note for at, note in self._notes if before is None or at + _hold(note) <= before
+            note for at, note in self._notes if before is None or at + _hold_seconds(note) <= before
         ]:
             first = due[0]
-            alike = [note for _, note in self._notes if note is first or _same(note, first)]
-            self._notes = [(at, note) for at, note in self._notes if note not in alike]
+            equal = [note for _, note in self._notes if note is first or _joinable(note, first)]
+            self._notes = [(at, note) for at, note in self._notes if note not in equal]
             if not (ends and first.turn is LogTurn.GONE):
-                notes.append(_together(alike))
+                notes.append(_joined(equal))
         return notes
 
 
-def _hold(note: LogNote) -> float:
+def _hold_seconds(note: LogNote) -> float:
     if note.turn is LogTurn.GONE:
-        return DELETED
-    return GATHER if note.alike else 0.0
+        return DELETION_DELAY
+    return GATHER if note.plural else 0.0
 
 
-def _same(note: LogNote, other: LogNote) -> bool:
-    return bool(note.alike) and (note.alike, note.warns) == (other.alike, other.warns)
+def _joinable(note: LogNote, other: LogNote) -> bool:
+    return bool(note.plural) and (note.plural, note.warns) == (other.plural, other.warns)
 
 
-def _together(notes: Sequence[LogNote]) -> LogNote:
+def _joined(notes: Sequence[LogNote]) -> LogNote:
     first = notes[0]
     pods = list(dict.fromkeys(note.source.pod for note in notes if note.source is not None))
     if len(pods) < 2:  # noqa: PLR2004  one pod, whatever happened to it how often
         return first
-    text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {pods_text(pods)}"
+    text = f"{first.plural.replace('{}', str(len(pods)), 1)}: {pods_text(pods)}"
     return LogNote(text=text, turn=first.turn, warns=first.warns, error=first.error)
 
 
-def ended_as(kept: Kept) -> JobFailed | None:
+def archived_error(kept: Kept) -> JobFailed | None:
     """The error of an archived job; None if it succeeded."""
     if kept.phase == Phase.SUCCEEDED:
         return None
@@ -146,15 +147,15 @@ def ended_as(kept: Kept) -> JobFailed | None:
     )
 
 
-def archive_note(kept: Kept, *, asked: bool, older: int, root: Path | None) -> LogNote:
+def archive_note(kept: Kept, *, requested: bool, older: int, root: Path | None) -> LogNote:
     """The note on archived logs: which job, their time span, missing lines, and older jobs.
 
-    `asked`: the user asked for the archive. `older`: the number of older jobs of that name in
+    `requested`: the user asked for the archive. `older`: the number of older jobs of that name in
     `root`.
     """
     # Nothing may be archived of a younger job of this name.
     text = f"this is the archived log of the job that was created {clock(kept.created)}"
-    if not asked:
+    if not requested:
         text = f"the pods of {kept.name} are gone: {text}"
     if kept.first:
         text += f", from {clock(kept.first / 1e9)} to {clock(kept.last / 1e9)}"
@@ -179,7 +180,7 @@ class IncompleteLog:
     noted: bool = False
 
 
-def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[LogNote]:
+def incomplete_log_notes(logs: Sequence[IncompleteLog]) -> Iterator[LogNote]:
     """The notes on logs that could not be read to their end."""
     several: dict[str, list[IncompleteLog]] = {}
     for log in logs:
@@ -191,7 +192,7 @@ def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[LogNote]:
         yield LogNote(text=f"{logs_of} could not be read to the end ({pods}): {why}", warns=True)
 
 
-def unreadable(logs: Sequence[IncompleteLog]) -> ArenaError:
+def unreadable_logs_error(logs: Sequence[IncompleteLog]) -> ArenaError:
     """The error of logs, at least one, that could not be read to their end."""
     first = logs[0].error
     pods = [log.source.pod for log in logs]

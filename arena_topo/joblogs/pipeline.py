@@ -25,18 +25,18 @@ class Pipeline:
 
     def __init__(
         self,
-        asked: LogRequest,
+        request: LogRequest,
         *,
         slots: int | None = None,
         total: int | None = None,
         tagging: Tagging | None = None,
         whole: bool = False,
     ) -> None:
-        self._asked, self._tagging = asked, tagging
-        self._filters = bool(asked.include or asked.exclude)
-        tags = asked.many or asked.tags or self._filters
+        self._request, self._tagging = request, tagging
+        self._filters = bool(request.include or request.exclude)
+        tags = request.several_pods or request.tags or self._filters
         self._lines = LineAttributor(slots=slots, total=total, tags=tags, tagging=tagging)
-        self._window = Window(whole=whole, fold=asked.fold) if asked.many else None
+        self._window = Window(whole=whole, fold=request.fold) if request.several_pods else None
         self._choices: dict[Speaker, bool] = {}
         self._untagged, self._matched = 0, False
 
@@ -45,12 +45,12 @@ class Pipeline:
         """Seconds that a line of a followed log may wait."""
         if self._window is None:
             return 0.0
-        return REORDER_SECONDS + (HELD_SECONDS if self._asked.fold else 0.0)
+        return REORDER_SECONDS + (HELD_SECONDS if self._request.fold else 0.0)
 
     @property
-    def left_out(self) -> str | None:
+    def left_out_note(self) -> str | None:
         """The note on lines that `--only` may have left out for lack of tags, if there is one."""
-        if self._matched or self._asked.only is None:
+        if self._matched or self._request.only is None:
             return None
         if ranks := sorted(self._lines.ranks):
             some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
@@ -66,42 +66,42 @@ class Pipeline:
             " Intel MPI)"
         )
 
-    def tried(self, launchers: list[tuple[str, str]]) -> None:
+    def set_launchers(self, launchers: list[tuple[str, str]]) -> None:
         """The names and uids of the launchers in the order of their tries; the list may grow."""
         self._lines.tries = launchers
 
-    def await_(self, pods: Sequence[str]) -> None:
+    def expect(self, pods: Sequence[str]) -> None:
         """The logs of these pods will be opened."""
         if self._window is not None:
-            self._window.await_(pods)
+            self._window.expect(pods)
 
     def put(self, lines: Sequence[Line], now: float) -> list[Entry]:
         """Add lines, or none, at a time; the entries that are ready to be shown."""
         entry = self._lines.entry
         entries = [entry(line) for line in lines]
-        if self._asked.only is not None:
+        if self._request.only is not None:
             entries = [entry for entry in entries if self._is_chosen(entry.speakers[0])]
         if self._filters:
             entries = [entry for entry in entries if self._passes(entry)]
         return entries if self._window is None else self._window.put(entries, now)
 
-    def rest(self) -> list[Entry]:
+    def remaining(self) -> list[Entry]:
         """The entries that still wait."""
-        return [] if self._window is None else self._window.rest()
+        return [] if self._window is None else self._window.remaining()
 
-    def notice(self, notice: Notice) -> None:
+    def add_notice(self, notice: Notice) -> None:
         """Take note of an event of a log, after its lines up to then."""
         if self._window is None:
             return
         if notice.turn in _OVER:
-            self._window.end(notice.source)
+            self._window.end_log(notice.source)
         elif notice.turn in {LogTurn.JOINED, LogTurn.RESTARTED}:
-            self._window.join(notice.source)
+            self._window.open_log(notice.source)
 
     def _is_chosen(self, speaker: Speaker) -> bool:
         known = self._choices.get(speaker)
-        if known is None and self._asked.only is not None:
-            known = is_selected(self._asked.only, speaker, self._lines.slots)
+        if known is None and self._request.only is not None:
+            known = is_selected(self._request.only, speaker, self._lines.slots)
             self._choices[speaker] = known
         if speaker.source.chief:
             self._matched |= bool(known)
@@ -110,6 +110,6 @@ class Pipeline:
 
     def _passes(self, entry: Entry) -> bool:
         """Whether the filters let a line pass."""
-        asked, text = self._asked, entry.text.decode("utf-8", "replace")
-        passes = not asked.include or any(pattern.search(text) for pattern in asked.include)
-        return passes and not any(pattern.search(text) for pattern in asked.exclude)
+        request, text = self._request, entry.text.decode("utf-8", "replace")
+        passes = not request.include or any(pattern.search(text) for pattern in request.include)
+        return passes and not any(pattern.search(text) for pattern in request.exclude)

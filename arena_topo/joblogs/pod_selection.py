@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
 
 
-def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
+def readable_pod(job: JobStatus, backend: Backend, name: str | None) -> Instance:
     """The pod whose log is read; NotFound if there is none, or it has not started."""
     chosen = select_instance(job, name)
     if chosen is None:
@@ -38,7 +38,7 @@ def select_instance(job: JobStatus, name: str | None) -> Instance | None:
         from arena_topo.engines.attachment import unknown  # noqa: PLC0415  only to suggest one
 
         raise unknown(name, job)
-    tried = launchers(job)
+    tried = launchers_by_try(job)
     if tried:
         return tried[-1]
     if len(job.instances) > 1 and job.phase.over:
@@ -50,14 +50,14 @@ def select_instance(job: JobStatus, name: str | None) -> Instance | None:
     return job.instances[0] if len(job.instances) == 1 and job.phase.over else None
 
 
-def launchers(job: JobStatus) -> list[Instance]:
+def launchers_by_try(job: JobStatus) -> list[Instance]:
     """The launchers of a job in the order of their tries."""
     return sorted(
-        (instance for instance in job.instances if instance.chief or instance.launcher), key=_tried
+        (instance for instance in job.instances if instance.chief or instance.launcher), key=_by_try
     )
 
 
-def _tried(instance: Instance) -> tuple[float, float, bool, str]:
+def _by_try(instance: Instance) -> tuple[float, float, bool, str]:
     # Creation times are whole seconds: within a second, the pod that is over was the first.
     return instance.created, instance.finished or float("inf"), instance.chief, instance.name
 
@@ -84,7 +84,7 @@ def not_started_error(job: JobStatus, backend: Backend, pod: str) -> NotFound:
     return NotFound(state, why=why_no_logs(job), hint=hint)
 
 
-def without_log(job: JobStatus, pod: Instance, container: str | None) -> NotFound:
+def no_log_error(job: JobStatus, pod: Instance, container: str | None) -> NotFound:
     """The error for a pod that runs while the wanted container has no log."""
     if container is not None:
         return NotFound(
@@ -111,7 +111,7 @@ def suspension_text(job: JobStatus) -> str:
     return f"is suspended{f': {why}' if why else ''}"
 
 
-def first_run(kept: Kept) -> NotFound:
+def no_earlier_run_error(kept: Kept) -> NotFound:
     """The error for an archived job without an earlier run."""
     return NotFound(
         f"no earlier run of {kept.name} is kept",

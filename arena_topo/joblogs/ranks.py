@@ -97,7 +97,7 @@ def parse_only(words: Sequence[str]) -> SpeakerSelection:
     )
 
 
-def wants(choice: SpeakerSelection, source: Source, slots: int | None) -> bool:
+def may_be_selected(choice: SpeakerSelection, source: Source, slots: int | None) -> bool:
     """Whether the log of a pod may have wanted lines.
 
     `slots` are the ranks of each worker; if None, any worker may have wanted ranks.
@@ -105,13 +105,13 @@ def wants(choice: SpeakerSelection, source: Source, slots: int | None) -> bool:
     if source.worker is None:
         # The launcher's log has the lines of all ranks; other pods have none.
         return source.chief and bool(choice.launcher or choice.ranks or choice.workers)
-    if _within(source.worker, choice.workers):
+    if _is_in_spans(source.worker, choice.workers):
         return True
     if not choice.ranks:
         return False
     if slots is None:
         return True
-    return _meets(_ranks(source.worker, slots), choice.ranks)
+    return _overlaps_spans(_ranks(source.worker, slots), choice.ranks)
 
 
 def is_selected(choice: SpeakerSelection, speaker: Speaker, slots: int | None) -> bool:
@@ -120,27 +120,27 @@ def is_selected(choice: SpeakerSelection, speaker: Speaker, slots: int | None) -
     `launcher` chooses all lines of its log; a rank chooses all lines of its worker's pod.
     """
     if speaker.tagged and speaker.rank is not None:
-        if choice.launcher or _within(speaker.rank, choice.ranks):
+        if choice.launcher or _is_in_spans(speaker.rank, choice.ranks):
             return True
-        return slots is not None and _within(speaker.rank // slots, choice.workers)
+        return slots is not None and _is_in_spans(speaker.rank // slots, choice.workers)
     if speaker.source.worker is None:
         return choice.launcher and speaker.source.chief
-    return wants(choice, speaker.source, slots)
+    return may_be_selected(choice, speaker.source, slots)
 
 
 def _ranks(worker: int, slots: int) -> tuple[int, int]:
     return worker * slots, worker * slots + slots - 1
 
 
-def _within(number: int, spans: Sequence[tuple[int, int]]) -> bool:
+def _is_in_spans(number: int, spans: Sequence[tuple[int, int]]) -> bool:
     return any(first <= number <= last for first, last in spans)
 
 
-def _meets(span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
+def _overlaps_spans(span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
     return any(first <= span[1] and span[0] <= last for first, last in spans)
 
 
-def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:
+def rank_counts(status: JobStatus) -> tuple[int | None, int | None]:
     """The ranks of each worker, and of the job; None if that is not known yet."""
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
@@ -229,7 +229,7 @@ class LineAttributor:
         source, known = self._last
         if known is None or source is not line.source:
             # Hashing a source is slow, and lines of a log come in batches.
-            known = self._sources.get(line.source) or self._begun(line.source)
+            known = self._sources.get(line.source) or self._source_of(line.source)
             self._last = line.source, known
         if not known.tagged:
             return Entry(line, line.text, (known.pod,))
@@ -257,7 +257,7 @@ class LineAttributor:
         known.tight = known.tight or text[end : end + 1] != b" "
         return int(match[2]), text[end:] if known.tight else text[end + 1 :]
 
-    def _begun(self, source: Source) -> _LineSource:
+    def _source_of(self, source: Source) -> _LineSource:
         ranks = None
         if source.worker is not None and self.slots is not None:
             ranks = _ranks(source.worker, self.slots)

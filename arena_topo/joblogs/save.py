@@ -28,7 +28,7 @@ class _File:
     """One file; `fed` says whether its last line ends with a line feed."""
 
     path: Path
-    begun: bool = False
+    created: bool = False
     fed: bool = True
 
 
@@ -85,17 +85,17 @@ class Saving:
     @property
     def summary(self) -> str:
         """What was saved, in a sentence."""
-        files = sum(file.begun for file in self._files.values())
+        files = sum(file.created for file in self._files.values())
         size = f"{self._size:,} byte{'s'[: self._size != 1]}"
         return f"saved in {self._folder}: logs: {files}, lines: {self._lines}, {size}"
 
     def _append(self, file: _File, data: bytes, lines: int) -> None:
         try:
             # Opened for each write: hundreds of logs would need hundreds of open files.
-            create = 0 if file.begun else os.O_CREAT | os.O_EXCL
+            create = 0 if file.created else os.O_CREAT | os.O_EXCL
             flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create
             with os.fdopen(os.open(file.path, flags, 0o666), "wb", buffering=0) as opened:
-                file.begun = True
+                file.created = True
                 view = memoryview(data)
                 while view:
                     written = opened.write(view)

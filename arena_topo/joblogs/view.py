@@ -122,7 +122,7 @@ class Text:
         self._prefixes, self._timestamps = prefixes, timestamps
         self._stream = LogText(colours=colours)
         self._width = 0
-        self._made: dict[object, bytes] = {}
+        self._cache: dict[object, bytes] = {}
         self._joiner = _Joiner()
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
@@ -132,27 +132,27 @@ class Text:
         easy = not self._highlight and ordinary(
             b"\n".join([line.text + line.line.stamp for line in batch])
         )
-        return b"".join(self._laid_out(batch, easy=easy))
+        return b"".join(self._with_prefixes(batch, easy=easy))
 
     def end(self) -> bytes:
         """The output after the last line: the end of a cut sequence, and of its colours."""
         return self._stream.end()
 
-    def _laid_out(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
-        made, stamps, prefixes = self._made, self._timestamps, self._prefixes
+    def _with_prefixes(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
+        cached, stamps, prefixes = self._cache, self._timestamps, self._prefixes
         for line, text, speakers, count, _times in batch:
             if stamps:
-                yield (line.stamp if easy else self._shown(line.stamp)) + b" "
+                yield (line.stamp if easy else self._safe_text(line.stamp)) + b" "
             if prefixes:
-                yield (count == 1 and made.get(speakers[0])) or self._prefix(speakers, count)
-            yield text if easy else self._shown(text)
+                yield (count == 1 and cached.get(speakers[0])) or self._prefix(speakers, count)
+            yield text if easy else self._safe_text(text)
             yield b"\n"
 
-    def _shown(self, text: bytes) -> bytes:
+    def _safe_text(self, text: bytes) -> bytes:
         shown = log_line(text, colours=self._colours)
-        return (self._marked(shown) if self._highlight else shown).encode()
+        return (self._highlighted(shown) if self._highlight else shown).encode()
 
-    def _marked(self, text: str) -> str:
+    def _highlighted(self, text: str) -> str:
         bare = _SEQUENCE.sub("", text) if "\x1b" in text else text
         spans = sorted(
             match.span()
@@ -171,21 +171,21 @@ class Text:
 
     def _prefix(self, speakers: tuple[Speaker, ...], count: int) -> bytes:
         key: object = speakers[0] if count == 1 else (speakers, count)
-        made = self._made.get(key)
-        if made is not None:
-            return made
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
         label = f"x{count} {speakers_text(speakers)}" if count > 1 else speaker_name(speakers[0])
-        if len(label) > self._width or len(self._made) > _MOST_PREFIXES:
+        if len(label) > self._width or len(self._cache) > _MOST_PREFIXES:
             self._width = max(len(label), self._width)
-            self._made.clear()
+            self._cache.clear()
         label = label.ljust(self._width)
         if self._colours:
-            label = f"{_tint(speakers)}{label}{_END}"
-        made = self._made[key] = f"{label} | ".encode()
-        return made
+            label = f"{_colour_of(speakers)}{label}{_END}"
+        cached = self._cache[key] = f"{label} | ".encode()
+        return cached
 
 
-def _tint(speakers: Sequence[Speaker]) -> str:
+def _colour_of(speakers: Sequence[Speaker]) -> str:
     """The colour of some speakers: always the same for the same rank, worker or pod."""
     if len(speakers) > 1:
         return _BOLD
@@ -211,17 +211,17 @@ class Records:
     def __init__(self, *, job: str, namespace: str) -> None:
         names = f'"job":{encode_basestring(job)},"namespace":{encode_basestring(namespace)}'
         self._names = names
-        self._made: dict[Speaker, str] = {}
+        self._cache: dict[Speaker, str] = {}
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """The output of some lines."""
-        made = self._made
+        cached = self._cache
         parts: list[str] = []
         for line, text, speakers, _count, _times in batch:
             parts += (
                 '{"time":',
-                _moment(line),
-                made.get(speakers[0]) or self._who(speakers[0]),
+                _time_json(line),
+                cached.get(speakers[0]) or self._speaker_json(speakers[0]),
                 encode_basestring(text.decode(errors="replace")),
                 "}\n",
             )
@@ -235,7 +235,7 @@ class Records:
         """The output after the last line: none."""
         return b""
 
-    def _who(self, speaker: Speaker) -> str:
+    def _speaker_json(self, speaker: Speaker) -> str:
         source = speaker.source
         names = (("pod", source.pod), ("container", source.container))
         numbers = (("worker", source.worker), ("rank", speaker.rank), ("run", source.run))
@@ -244,11 +244,11 @@ class Records:
             *(f'"{key}":{encode_basestring(text)}' for key, text in names),
             *(f'"{key}":{"null" if number is None else number}' for key, number in numbers),
         ]
-        made = self._made[speaker] = f',{",".join(words)},"message":'
-        return made
+        cached = self._cache[speaker] = f',{",".join(words)},"message":'
+        return cached
 
 
-def _moment(line: Line) -> str:
+def _time_json(line: Line) -> str:
     """The time of a line as JSON; null if unknown."""
     if line.stamp.endswith(b"Z") and line.stamp.isascii():
         return encode_basestring(line.stamp.decode())

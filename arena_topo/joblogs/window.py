@@ -48,7 +48,7 @@ class Window:
         """The lines of each speaker that wait: time, serial number, line."""
         self._heads: list[tuple[int, int, Speaker]] = []
         """A heap of each speaker's first line; items of lines that have gone are skipped."""
-        self._alike: dict[bytes, set[Speaker]] = {}
+        self._speakers_by_first_line: dict[bytes, set[Speaker]] = {}
         """The speakers whose first line has a text."""
         self._speaking: set[Speaker] = set()
         self._arrivals: deque[tuple[float, int]] = deque()
@@ -63,21 +63,21 @@ class Window:
         self._waited = self._gone = -1
         """The time up to which lines have waited long enough, and of the last line that went."""
 
-    def await_(self, pods: Sequence[str]) -> None:
+    def expect(self, pods: Sequence[str]) -> None:
         """The logs of these pods will be opened, and may have older lines."""
         self._awaited.update(pods)
 
-    def join(self, source: Source) -> None:
+    def open_log(self, source: Source) -> None:
         """A log is open now, and no other run of its pod."""
         for other in [
             other for other in self._open if (other.pod, other.uid) == (source.pod, source.uid)
         ]:
-            self.end(other)
+            self.end_log(other)
         self._awaited.discard(source.pod)
         self._latest.setdefault(source, -1)
         self._open.add(source)
 
-    def end(self, source: Source) -> None:
+    def end_log(self, source: Source) -> None:
         """A log has come to its end."""
         self._awaited.discard(source.pod)
         self._open.discard(source)
@@ -103,23 +103,23 @@ class Window:
                 queue = queues[speaker] = deque()
             queue.append((last, self._serial, entry))
             if len(queue) == 1:
-                self._lead(speaker)
+                self._note_first_line(speaker)
         if entries:
             self.size += len(entries)
             self._speaking.update([entry.speakers[0] for entry in entries])
             self._arrivals.append((now, highest))
         return self._take(now)
 
-    def rest(self) -> list[Entry]:
+    def remaining(self) -> list[Entry]:
         """All lines that wait."""
-        return [self._pop() for _ in iter(lambda: self.size, 0)]
+        return [self._pop_first() for _ in iter(lambda: self.size, 0)]
 
-    def _lead(self, speaker: Speaker) -> None:
+    def _note_first_line(self, speaker: Speaker) -> None:
         """Take note of a speaker's first line."""
         at, serial, entry = self._queues[speaker][0]
         heapq.heappush(self._heads, (at, serial, speaker))
         if self._fold:
-            self._alike.setdefault(entry.text, set()).add(speaker)
+            self._speakers_by_first_line.setdefault(entry.text, set()).add(speaker)
 
     def _take(self, now: float) -> list[Entry]:
         while self._arrivals and now - self._arrivals[0][0] >= self._lag:
@@ -131,7 +131,7 @@ class Window:
         while self.size and (
             self._is_due(complete) or self.size > MOST_LINES or self._bytes > MAX_WAITING_BYTES
         ):
-            ready.append(self._pop())
+            ready.append(self._pop_first())
         return ready
 
     def _is_due(self, complete: int) -> bool:
@@ -145,7 +145,7 @@ class Window:
             return True
         # Of logs that are read at once a speaker's next equal lines come right behind.
         text = self._queues[speaker][0][2].text
-        return not self._whole and len(self._alike[text]) >= len(self._speaking)
+        return not self._whole and len(self._speakers_by_first_line[text]) >= len(self._speaking)
 
     def _first(self) -> tuple[int, Speaker]:
         """The time and the speaker of the oldest line."""
@@ -156,13 +156,13 @@ class Window:
                 return at, speaker
             heapq.heappop(self._heads)
 
-    def _pop(self) -> Entry:
+    def _pop_first(self) -> Entry:
         """The oldest line, folded with the equal first lines of other speakers."""
         self._gone, first = self._first()
         entry = self._queues[first][0][2]
         counts: dict[Speaker, int] = {}
-        alike = self._alike.pop(entry.text) if self._fold else {first}
-        for speaker in alike:
+        speaking_alike = self._speakers_by_first_line.pop(entry.text) if self._fold else {first}
+        for speaker in speaking_alike:
             queue, count = self._queues[speaker], 0
             while (
                 queue
@@ -176,20 +176,20 @@ class Window:
             if count:
                 counts[speaker] = count
             if queue:
-                self._lead(speaker)
+                self._note_first_line(speaker)
         total = sum(counts.values())
         self.size -= total
         self._bytes -= total * len(entry.text)
         if total == 1:
             return entry
-        speakers = tuple(sorted(counts, key=_place))
+        speakers = tuple(sorted(counts, key=_speaker_order))
         times = tuple(counts[speaker] for speaker in speakers)
         return entry._replace(
             speakers=speakers, total=total, times=() if total == len(times) else times
         )
 
 
-def _place(speaker: Speaker) -> tuple[int, int, str, str, int]:
+def _speaker_order(speaker: Speaker) -> tuple[int, int, str, str, int]:
     """The sort key of the speakers of a folded line: ranks, then workers by index, then pods."""
     source = speaker.source
     known = speaker.rank if speaker.rank is not None else source.worker

@@ -36,7 +36,7 @@ def data_list(
         console.write("".join(f"{_RESOURCE}/{volume.name}\n" for volume in volumes))
     elif output_format is Output.WIDE:
         columns = _columns(console.clock(), namespaces=all_namespaces)
-        console.screen(layout.align(layout.tabulated(columns, volumes)))
+        console.screen(layout.align(layout.column_table(columns, volumes)))
     else:
         write = layout.go_json if output_format is Output.JSON else layout.go_yaml
         console.write(write([_value(volume) for volume in volumes]))

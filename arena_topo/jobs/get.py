@@ -24,10 +24,10 @@ from arena_topo.engines.backend import Backend
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
-from arena_topo.reasons.seen import read_job
+from arena_topo.reasons.job_reading import read_job
 
 if TYPE_CHECKING:
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class _Shown:
 
         def note(text: str) -> None:
             if gpus and tell is not None:
-                tell(layout.noted(text))
+                tell(layout.note_line(text))
 
         with suggest_similar_job(self.name, self.namespace, self.backend, self.wanted.kind):
             return read_job(
@@ -129,7 +129,7 @@ class _Shown:
 
     def watch(self, limit: float | None) -> None:
         """Show the job until it ends."""
-        from arena_topo.cli.interrupt_message import detaching  # noqa: PLC0415 - only for who stays
+        from arena_topo.cli.interrupt_message import job_goes_on  # noqa: PLC0415 - only for who stays
         from arena_topo.cli.refresh import watch  # noqa: PLC0415 - only for who stays
 
         known: list[str] = []
@@ -147,10 +147,10 @@ class _Shown:
         def draw(seen: SeenJob, now: float, width: int | None) -> str:
             trouble = _trouble(seen)
             below = "" if trouble is None else f"\n{trouble}\n"
-            return layout.folded(self.screen(seen, now, width) + below, width)
+            return layout.fold_text(self.screen(seen, now, width) + below, width)
 
         back = f"{PROGRAM} get {self.name} -w -n {self.namespace}"
-        with detaching(
+        with job_goes_on(
             self.console,
             self.backend,
             self.name,
@@ -176,7 +176,7 @@ class _Shown:
         if wide:
             return progress.progress_line(seen.status, now=now) + "\n"
         form = self.wanted.output_format
-        return layout.streamed(view.job_json(seen, now=now), yaml=form is Output.YAML)
+        return layout.stream_document(view.job_json(seen, now=now), yaml=form is Output.YAML)
 
 
 def _trouble(seen: SeenJob) -> str | None:

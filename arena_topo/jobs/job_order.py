@@ -10,7 +10,7 @@ from arena_topo.clusters.selectors import all_selectors
 from arena_topo.engines import JobStatus, Phase, ignore_message
 from arena_topo.engines.backend import Backend
 from arena_topo.engines.engine_choice import privileged
-from arena_topo.reasons.seen import SeenJob
+from arena_topo.reasons.job_reading import SeenJob
 
 OWNER_LABEL = "arena.kubeflow.org/uid"
 """Arena's label on each job: the MD5 of its owner's name."""
@@ -97,9 +97,9 @@ _KEYS: dict[Order, Callable[[JobStatus], Any]] = {
 
 
 def _natural(name: str) -> Any:
-    from arena_topo.topology import natural  # noqa: PLC0415  only to sort by names
+    from arena_topo.topology import natural_key  # noqa: PLC0415  only to sort by names
 
-    return natural(name)
+    return natural_key(name)
 
 
 def jobs_by_gpus(

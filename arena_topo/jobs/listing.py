@@ -158,7 +158,9 @@ def _watch(
     watch(
         console,
         look,
-        draw=lambda jobs, now, columns: layout.folded(_screen(jobs, wanted, now, columns), columns),
+        draw=lambda jobs, now, columns: layout.fold_text(
+            _screen(jobs, wanted, now, columns), columns
+        ),
         changes=changes,
         every=backend.look_every,
         limit=limit,

@@ -14,7 +14,7 @@ from typing import Annotated, Self
 from arena_topo.cli import interruption
 from arena_topo.cli.arguments import JobKind, Name, Output, TypeFlag, option, output
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
@@ -31,8 +31,8 @@ from arena_topo.flag import flag, words_of
 from arena_topo.joblogs import follow, ranks
 from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import LogNote
-from arena_topo.joblogs.on_launcher import HOSTFILE_HINT, RanksOnLauncher
 from arena_topo.joblogs.ranks import Entry
+from arena_topo.joblogs.ranks_on_launcher import HOSTFILE_HINT, RanksOnLauncher
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.wait_progress import WaitLine
 
@@ -214,14 +214,14 @@ class LogsOptions:
         text = self.output_format is Output.TEXT
         return LogRequest(
             instance=self.instance or None,
-            everyone=self.everyone,
+            all_pods=self.everyone,
             only=ranks.parse_only(self.only) if self.only else None,
             include=tuple(map(_compiled, self.include)),
             exclude=tuple(map(_compiled, self.exclude)),
             fold=self.fold and text,
             tags=self.as_json,
-            keep=self.keep,
-            kept=self.kept,
+            to_archive=self.keep,
+            from_archive=self.kept,
             save=self.save or None,
             options=self.options(),
         )
@@ -255,9 +255,11 @@ def show_logs(name: str, wanted: LogsOptions, session: Session) -> None:
     if wanted.kind is JobKind.OTHER:
         raise job_not_found(name, namespace)
     console = session.console
-    shown = _Shown(console, name, namespace, wanted, many=asked.many)
+    shown = _Shown(console, name, namespace, wanted, many=asked.several_pods)
     back = shlex.join([PROGRAM, "logs", *words_of(wanted), name, "-n", namespace])
-    with detaching(console, backend, name, namespace, exists=lambda: bool(shown.known), back=back):
+    with job_goes_on(
+        console, backend, name, namespace, exists=lambda: bool(shown.known), back=back
+    ):
         try:
             with console.interruption.in_time():
                 failure = (shown.nccl if wanted.nccl else shown.lines)(backend, asked)
@@ -294,7 +296,7 @@ class _Shown:
 
     def lines(self, backend: Backend, asked: LogRequest) -> ArenaError | None:
         """Show the lines; the error of a followed job that failed, or of `--save`."""
-        lines = follow.Shown(
+        lines = follow.RequestedLines(
             backend,
             self._name,
             self._namespace,
@@ -312,7 +314,7 @@ class _Shown:
                     self._outlet.write(self._writer.lines(batch))
                     self._look(batch)
                 else:
-                    self._outlet.heed()
+                    self._outlet.check_reader()
                     if not self._outlet.within_line:
                         self._waits.show()
         except ArenaError:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.drawing.machine import State
-from arena_topo.drawing.machine_svg import LEAST, Ranks, draw_legend, figure
+from arena_topo.drawing.machine import MachineState
+from arena_topo.drawing.machine_svg import LEAST, PlacedRanks, draw_legend, machine_figure
 from arena_topo.drawing.network import fitting_names
-from arena_topo.drawing.sheet import Sheet, framed, lines, stack
+from arena_topo.drawing.sheet import Sheet, frame_sheet, lines, stack
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.errors import UsageError
 from arena_topo.jobs.plan_view import (
@@ -222,13 +222,13 @@ def _nodes(side: _Side, cluster: Cluster) -> Sheet:
     network, rate = common_level(side.placement, cluster), cluster.rate(tier)
     if rate is not None:
         network += f", {number(rate)} GB/s"
-    return framed(drawn, network, "poor-frame" if side.poor else "on-frame")
+    return frame_sheet(drawn, network, "poor-frame" if side.poor else "on-frame")
 
 
-def _machine(side: _Side, state: State, own: Taken, nodes: Sequence[str]) -> Sheet:
+def _machine(side: _Side, state: MachineState, own: Taken, nodes: Sequence[str]) -> Sheet:
     """A machine, and the names of the nodes with the same drawing."""
     free = replace(state, chosen=GPUSet(0), free=None)
-    drawn = figure(state, Ranks(of=own.ranks, poor=side.poor))
+    drawn = machine_figure(state, PlacedRanks(of=own.ranks, poor=side.poor))
     below = []
     if own.kubelet:
         below.append(f"the kubelet picks {own.kubelet} of them for this job")

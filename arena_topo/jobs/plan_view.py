@@ -11,7 +11,7 @@ from arena_topo import words
 from arena_topo.bandwidth import Estimate, Limit
 from arena_topo.bandwidth.nics import nearest_nics
 from arena_topo.drawing import machine, network
-from arena_topo.drawing.machine import State
+from arena_topo.drawing.machine import MachineState
 from arena_topo.drawing.tables import emulated_note
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
@@ -147,7 +147,7 @@ def usage_by_node(forecast: PlacementForecast, gpus: int) -> dict[NodeName, Take
     return nodes
 
 
-DrawnMachine = tuple[State, Taken, list[NodeName]]
+DrawnMachine = tuple[MachineState, Taken, list[NodeName]]
 """A machine, a job's part of it, and the nodes with the same drawing."""
 
 
@@ -156,7 +156,7 @@ def distinct_machines(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list
     known = {node.name: node for node in cluster.nodes}
     machines_by_look: dict[object, DrawnMachine] = {}
     for name, own in nodes.items():
-        state = State.of(known[name], own.gpus)
+        state = MachineState.of(known[name], own.gpus)
         gpus = tuple(replace(gpu, uuid=None) for gpu in state.machine.gpus)
         look = replace(state, machine=replace(state.machine, name="", gpus=gpus))
         machines_by_look.setdefault((look, own.kubelet), (state, own, []))[2].append(name)

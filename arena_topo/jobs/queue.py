@@ -23,7 +23,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.confirmation import YesFlag
 from arena_topo.cli.console import Console, act_on_each
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
@@ -146,7 +146,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
     def look(backend: Backend, name: str, namespace: str) -> None:
         code = 0
         try:
-            with detaching(console, backend, name, namespace, exists=lambda: False):
+            with job_goes_on(console, backend, name, namespace, exists=lambda: False):
                 foreseen = foresee_replan(backend, name, namespace, **wish)
             console.screen(view.move(foreseen, name))
             if not moving.force:
@@ -171,7 +171,7 @@ def replan_job(name: Name, moving: Moving, session: Session, *, wait: _WaitFlag 
         if moving.dry_run:
             look(backend, name, namespace)
         if not moving.yes:
-            with detaching(console, backend, name, namespace, exists=lambda: False):
+            with job_goes_on(console, backend, name, namespace, exists=lambda: False):
                 foreseen = foresee_replan(backend, name, namespace, **wish)
             facts = view.move(foreseen, name)
             # Who has nothing to lose is not asked.
@@ -232,7 +232,7 @@ def _start(
     from arena_topo.gang.resume import check_started  # noqa: PLC0415 - as above
 
     stays = WaitProgress(console, name, "is starting")
-    with detaching(console, backend, name, namespace, exists=lambda: stays.heard), stays:
+    with job_goes_on(console, backend, name, namespace, exists=lambda: stays.heard), stays:
         stays.show()
         outcome = start(backend, name, namespace, stays.watcher(stay=wait))
     check_started(outcome, backend, name, namespace)

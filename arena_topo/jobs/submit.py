@@ -25,11 +25,11 @@ from arena_topo.cli.arguments import (
     seats,
 )
 from arena_topo.cli.console import Console, OutputLost
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
 from arena_topo.cli.parameters import command_from_records, declaration_of
 from arena_topo.cli.session import Session
-from arena_topo.cli.site import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
+from arena_topo.cli.site_flags import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
     calibrations_of_option,
     namespace_of,
@@ -197,7 +197,7 @@ class _Order:
 
         made: list[str] = []
         with (
-            detaching(
+            job_goes_on(
                 self.console,
                 self.backend,
                 job.name,
@@ -222,7 +222,7 @@ class _Order:
                 watcher=stays.watcher(stay=self.how.stays, end=self.end),
                 announce=announce,
             )
-        with detaching(self.console, self.backend, job.name, self.namespace, exists=lambda: True):
+        with job_goes_on(self.console, self.backend, job.name, self.namespace, exists=lambda: True):
             if done.existing:
                 self._tell_unchanged(job, done)
             else:

@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
     TypeFlag,
 )
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, print_once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, redraw_screen
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import namespace_of, open_engine, suggest_similar_job
 from arena_topo.drawing import tables
@@ -28,11 +28,11 @@ from arena_topo.errors import NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import job_order, view
-from arena_topo.topology import natural
+from arena_topo.topology import natural_key
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
 
 
 @command_from_records
@@ -101,7 +101,7 @@ def top_job(
         console.info(tables.emulated_note())
     if refresh:
         limit = session.common.timeout
-        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
+        redraw_screen(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
         console.screen(screen(first, console.width))
     else:
@@ -111,14 +111,14 @@ def top_job(
 def _job(
     backend: Backend, status: JobStatus, instance: str, heard: Callable[[str], None]
 ) -> tuple[SeenJob, ...]:
-    from arena_topo.reasons.seen import SeenJob, measured  # noqa: PLC0415 - only here
+    from arena_topo.reasons.job_reading import SeenJob, gpu_load  # noqa: PLC0415 - only here
 
     if instance and instance not in {instance.name for instance in status.instances}:
         raise NotFound(
             f"the job {status.name} has no pod {instance}",
             hint=", ".join(instance.name for instance in status.instances) or None,
         )
-    return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
+    return (SeenJob(status=status, samples=gpu_load(backend, status, tell=heard)),)
 
 
 def top_jobs_table(
@@ -142,8 +142,8 @@ def top_jobs_table(
     allocated = sum(status.allocated_gpus for status in running)
     counted = f"{allocated}/{sum(status.request_gpus for status in running)}"
     total = f"Total Allocated/Requested GPUs of Training Jobs: {counted}"
-    fit = layout.fitting(columns, statuses, width, view.SPARE)
-    return layout.align([*layout.tabulated(fit, statuses), "", total])
+    fit = layout.fitting_columns(columns, statuses, width, view.SPARE)
+    return layout.align([*layout.column_table(fit, statuses), "", total])
 
 
 def top_job_text(
@@ -167,7 +167,7 @@ def top_job_text(
         "  " + "\t".join([*("-" * len(word) for word in header[:-1]), "-" * 15]),
     ]
     measured_samples = tuple(samples)
-    for pod in sorted(status.instances, key=lambda some: natural(some.name)):
+    for pod in sorted(status.instances, key=lambda some: natural_key(some.name)):
         if instance not in {"", pod.name}:
             continue
         row = [

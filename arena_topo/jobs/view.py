@@ -17,13 +17,13 @@ from arena_topo.layout import (
     align,
     cell_text,
     clock,
+    column_table,
     duration,
-    fitting,
+    fitting_columns,
     go_bool,
     number,
     state,
     table,
-    tabulated,
 )
 from arena_topo.manifests import Binding, Guarantee, PlacementForecast, estimates
 from arena_topo.manifests.cause import CauseCode
@@ -32,7 +32,7 @@ from arena_topo.words import shortened_cell
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.manifests.forecast import Move
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
     from arena_topo.reasons.training_line import RecordedTraining
 
 
@@ -127,8 +127,8 @@ def _instances(status: JobStatus, now: float, width: int | None) -> str:
     ]
     instances, indent = in_order(status.instances), "  "
     room = None if width is None else width - len(indent)
-    columns = fitting(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
-    return align(["Instances:", *tabulated(columns, instances, indent=indent)])
+    columns = fitting_columns(columns, instances, room, ("IS_CHIEF", "AGE", "GPU(Requested)"))
+    return align(["Instances:", *column_table(columns, instances, indent=indent)])
 
 
 def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
@@ -156,9 +156,9 @@ def _events(events: Sequence[Event], now: float) -> str:
     if not events:
         return "Events:\n  No events for resources\n"
     lines = ["Events:", *table(("SOURCE", "TYPE", "AGE", "MESSAGE"), (), indent="  ")]
-    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+    from arena_topo.topology import natural_key  # noqa: PLC0415 - only where there is much to sort
 
-    by_source = sorted(events, key=lambda event: natural(event.source))
+    by_source = sorted(events, key=lambda event: natural_key(event.source))
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
             f"  {one_line(source)}\t{one_line(event.kind)}\t{duration(now - event.when)}"
@@ -492,11 +492,11 @@ def job_lines(
     """The header of that list and a line for each job, to be aligned."""
     columns, jobs = job_columns("DURATION", now, namespaces=namespaces), list(statuses)
     if not wide:
-        return tabulated(fitting(columns, jobs, width, SPARE), jobs)
+        return column_table(fitting_columns(columns, jobs, width, SPARE), jobs)
     *columns, reason = [*columns, *_wide(now)]
     # A reason goes on below itself.
     room = None if width is None else width - MIN_REASON_WIDTH
-    return tabulated([*fitting(columns, jobs, room, _SPARE_WIDE), reason], jobs)
+    return column_table([*fitting_columns(columns, jobs, room, _SPARE_WIDE), reason], jobs)
 
 
 SPARE = ("TRAINER", "GPU(Allocated)", "DURATION", "AGE", "NODE")
@@ -600,9 +600,9 @@ def run_time(status: JobStatus, now: float) -> float | None:
 
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
     """The pods by name, in natural order."""
-    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+    from arena_topo.topology import natural_key  # noqa: PLC0415 - only where there is much to sort
 
-    return sorted(instances, key=lambda instance: natural(instance.name))
+    return sorted(instances, key=lambda instance: natural_key(instance.name))
 
 
 def job_duration(status: JobStatus, now: float) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output, names_only
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import coming_back
+from arena_topo.cli.interrupt_message import say_how_to_return
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.refresh import warn_unreachable
@@ -51,7 +51,7 @@ def wait(
     left = "The jobs are left as they are."
     if len(names) == 1:
         left = f"The job {names[0]} is left as it is."
-    with coming_back(
+    with say_how_to_return(
         console, f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", left
     ):
         try:

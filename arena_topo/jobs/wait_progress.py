@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from arena_topo import layout
 from arena_topo.cli.console import Console
-from arena_topo.cli.interrupt_message import detaching
+from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.live import live, spinner_frame
 from arena_topo.cli.refresh import Freshness
 from arena_topo.cli.terminal import may_use_unicode, wrap_columns
@@ -166,7 +166,7 @@ def wait_for_end(
 
     def seen(status: JobStatus) -> None:
         nonlocal placed, latest
-        sight.caught()
+        sight.mark_answered()
         latest, forecast = status, status.forecast
         # A gang that waited, or was rolled back, gets its GPUs only now.
         if forecast is not None and forecast.workers and forecast.workers != placed:
@@ -188,12 +188,12 @@ def wait_for_end(
             return f"{progress_frame(console)} {name}"
         text = progress.progress_screen(latest, now=console.clock(), width=columns - 2)
         return "\n".join(
-            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.remark()])
+            filter(None, [f"{progress_frame(console)} {text.rstrip()}", sight.stale_note()])
         )
 
     hears = goals.Listener(tell=show_progress, seen=seen)
     shown = live(console, console.stderr, screen) if shows else nullcontext()
-    with detaching(console, backend, name, namespace, exists=lambda: True), shown:
+    with job_goes_on(console, backend, name, namespace, exists=lambda: True), shown:
         wait_until_over(backend, name, namespace, timeout=timeout, hears=hears)
 
 

@@ -166,7 +166,7 @@ class Setting:
 
 
 class ComplaintCause(StrEnum):
-    """The classes of complaints with a known cause (`nccl.causes` has the advice)."""
+    """The classes of complaints with a known cause (`nccl.complaints` has the advice)."""
 
     SHM_FULL = "shm-full"
     SHM_GONE = "shm-gone"

@@ -259,7 +259,7 @@ def tables_in(text: str) -> list[BandwidthTable]:
 # ---------------------------------------------------------------- the bandwidth of a set of GPUs
 
 
-class Unfit(Exception):
+class BadTable(Exception):
     """The reason why a test gives no bandwidth of a node's GPUs."""
 
 
@@ -311,4 +311,4 @@ def plateau_of_table(table: BandwidthTable) -> tuple[float, int]:
 def _refuse(*reasons: tuple[bool, str | None]) -> None:
     for applies, why in reasons:
         if applies:
-            raise Unfit(why)
+            raise BadTable(why)

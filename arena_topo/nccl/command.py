@@ -23,7 +23,7 @@ from arena_topo.joblogs.log_request import End, LogRequest, NoLogYet
 from arena_topo.joblogs.notices import LogNote
 from arena_topo.nccl import NcclReport, view
 from arena_topo.nccl.bandwidth_tables import BandwidthTable, TableReader, measured_on
-from arena_topo.nccl.comparison import Planned, promised, reached
+from arena_topo.nccl.comparison import Planned, measured_sets, recorded_plan
 from arena_topo.nccl.findings import NcclComparison, compare_with_plan, ranks_text
 from arena_topo.nccl.line_parser import NcclReader
 
@@ -66,7 +66,7 @@ def of_files(console: Console, names: Sequence[str], *, as_json: bool) -> None:
     )
 
 
-class Waits(Protocol):
+class WaitDisplay(Protocol):
     """The display of what the command waits for."""
 
     def see(self, waiting: NoLogYet | None, /) -> None:
@@ -87,10 +87,10 @@ def show_nccl_of_job(
     backend: Backend,
     name: str,
     namespace: str,
-    asked: LogRequest,
+    request: LogRequest,
     *,
     known: list[JobStatus],
-    waits: Waits,
+    waits: WaitDisplay,
     as_json: bool,
     table: bool = False,
 ) -> JobStatus | None:
@@ -109,12 +109,14 @@ def show_nccl_of_job(
         if note.warns or note.turn is None:
             (console.warn if note.warns else console.event)(note.text)
 
-    everyone = asked.instance is None and asked.only is None
-    asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = follow.Shown(backend, name, namespace, asked, tell=output, seen=store, waits=waits.see)
+    all_pods = request.instance is None and request.only is None
+    request = replace(request, all_pods=request.all_pods or all_pods, fold=False)
+    lines = follow.RequestedLines(
+        backend, name, namespace, request, tell=output, seen=store, waits=waits.see
+    )
     reader, tests = NcclReader(), TableReader()
     batches: Any = iter(lines)
-    progress = _Progress(reader) if asked.options.follow and not table else None
+    progress = _Progress(reader) if request.options.follow and not table else None
     # Streams left before their end are closed here, not by the garbage collector.
     with closing(batches):
         for batch in batches:
@@ -159,7 +161,7 @@ def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None
     # Without the links of the machines the comparison is smaller.
     with suppress(ArenaError):
         cluster = backend.cluster()
-    return promised(status, slots_of(status.forecast, status), cluster), unplanned
+    return recorded_plan(status, slots_of(status.forecast, status), cluster), unplanned
 
 
 class _Progress:
@@ -215,7 +217,7 @@ def _show_table(
             why="the job was not placed by topology, or is gone",
             hint="measure it in a job that is submitted with --gputopology",
         )
-    result = reached(tests, comparison.observed, planned)
+    result = measured_sets(tests, comparison.observed, planned)
     rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in result.table.items()}
     if as_json:
         value = {

@@ -15,8 +15,8 @@ from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Guarantee, PlacementForecast
 from arena_topo.nccl import Communicator, NcclReport
-from arena_topo.nccl.bandwidth_tables import BandwidthTable, Unfit, bandwidth_of_table
-from arena_topo.topology import Cluster, LinkKind, Machine, natural
+from arena_topo.nccl.bandwidth_tables import BadTable, BandwidthTable, bandwidth_of_table
+from arena_topo.topology import Cluster, LinkKind, Machine, natural_key
 
 MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
 """The command of nccl-tests (its README) that measures the links, with a rank for each GPU."""
@@ -78,7 +78,7 @@ class Planned:
         return self.forecast.guarantee == Guarantee.GPUS
 
 
-def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
+def recorded_plan(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
     """The recorded placement of a job; None without one.
 
     `slots` are the ranks of a worker. `cluster` has the links between the GPUs of its nodes.
@@ -201,7 +201,7 @@ class Observed:
         """The value that a variable has in the environment, by NCCL's lines; empty if unknown."""
         return self.settings[name].value if name in self.settings else ""
 
-    def set_by(self, *names: str) -> tuple[str, ...]:
+    def lines_setting(self, *names: str) -> tuple[str, ...]:
         """The lines that show the values of these variables in the environment."""
         return tuple(self.settings[name].line for name in names if name in self.settings)
 
@@ -220,14 +220,14 @@ class Observed:
 
     def hosts_of(self, pairs: Iterable[Pair]) -> list[str]:
         """The known hosts of some pairs, without repetition."""
-        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)
+        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural_key)
 
 
 # ---------------------------------------------------------------- measured bandwidths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class MeasuredSets:
     """GB/s of bus bandwidth of sets of GPUs of a node, by all-reduces of `size` bytes or more."""
 
     node: str
@@ -235,7 +235,9 @@ class Reached:
     size: int
 
 
-def reached(tables: Iterable[BandwidthTable], observed: Observed, planned: Planned) -> Reached:
+def measured_sets(
+    tables: Iterable[BandwidthTable], observed: Observed, planned: Planned
+) -> MeasuredSets:
     """The bandwidths that a job's tests reached; of two tests of a set the lower value.
 
     The lines of a test name PCI addresses and CUDA's own numbers, so the plan decides which GPUs of
@@ -255,7 +257,7 @@ def reached(tables: Iterable[BandwidthTable], observed: Observed, planned: Plann
         try:
             rate, size = bandwidth_of_table(test)
             node, gpus = _place(test, observed, planned)
-        except Unfit as error:
+        except BadTable as error:
             refusals[str(error)] = None
             continue
         table = by_node.setdefault(node, {})
@@ -275,7 +277,7 @@ def reached(tables: Iterable[BandwidthTable], observed: Observed, planned: Plann
             hint="read one of them: --only worker:N",
         )
     ((node, table),) = by_node.items()
-    return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
+    return MeasuredSets(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
 def _place(
@@ -289,14 +291,14 @@ def _place(
         slots = [planned.workers[rank.rank // planned.slots] for rank in table.ranks]
     workers = {slot.worker: slot for slot in slots if slot is not None}
     if None in slots:
-        raise Unfit(f"host {table.ranks[0].host} is no pod of the job")
+        raise BadTable(f"host {table.ranks[0].host} is no pod of the job")
     nodes = {slot.node for slot in workers.values()}
     if len(nodes) > 1:
-        raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
+        raise BadTable(f"{len(nodes)} nodes took part: a table is one of a single machine")
     if len(workers) > 1 and not all(
         kind.startswith("P2P") for kind in observed.pairs(RelativePlace.NODE)
     ):
-        raise Unfit(
+        raise BadTable(
             "the ranks are in several pods, so it is the way between pods that was measured"
         )
     gpus = tuple(sorted(gpu for slot in workers.values() for gpu in slot.gpus))
@@ -304,9 +306,9 @@ def _place(
     machine = planned.machines.get(node)
     everything = machine is not None and len(gpus) == len(machine.gpus)
     if not gpus or not (planned.exact or everything):
-        raise Unfit("the kubelet has picked the GPUs, and no line tells their indexes")
+        raise BadTable("the kubelet has picked the GPUs, and no line tells their indexes")
     if len(table.ranks) != len(gpus):
-        raise Unfit(
+        raise BadTable(
             f"{len(table.ranks)} of the {len(gpus)} GPUs of the workers took part, and no line"
             " tells which"
         )

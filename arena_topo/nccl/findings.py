@@ -16,7 +16,7 @@ from typing import NamedTuple
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Communicator, ComplaintCause, NcclReport, causes
+from arena_topo.nccl import Communicator, ComplaintCause, NcclReport, complaints
 from arena_topo.nccl.comparison import Observed, Pair, Planned, RelativePlace
 from arena_topo.words import shortened
 
@@ -52,15 +52,15 @@ class Why(NamedTuple):
 class Finding:
     """One difference from the plan, or a loss of bandwidth.
 
-    `planned` is None if the plan does not mention it; `foretold`: the plan itself expects it.
+    `planned` is None if the plan does not mention it; `expected`: the plan itself expects it.
     `hosts` and `ranks` of a warning are its writers, as far as that is certain.
     """
 
     kind: Aspect
-    got: str
+    actual: str
     why: Why
     planned: str | None = None
-    foretold: bool = False
+    expected: bool = False
     hosts: tuple[str, ...] = ()
     pairs: tuple[Pair, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class NcclComparison:
         return (
             self.observed.planned is not None
             and bool(self.observed.transports)
-            and all(finding.foretold for finding in self.findings)
+            and all(finding.expected for finding in self.findings)
         )
 
 
@@ -139,7 +139,7 @@ def _in_pod(log: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iter
         planned = "NVLink" if linked else "one pod"
         why = _why_staged(log, kind, staged)
         yield Finding(
-            kind=Aspect.TRANSPORT, planned=planned, got=kind, pairs=tuple(staged), why=why
+            kind=Aspect.TRANSPORT, planned=planned, actual=kind, pairs=tuple(staged), why=why
         )
 
 
@@ -157,7 +157,7 @@ def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) ->
             why = why._replace(hint="use --pod-shape fused: GPUs of one pod see each other")
     elif shared:
         hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
-        why = Why(None, hint, (line, *log.set_by("NCCL_HOSTID")))
+        why = Why(None, hint, (line, *log.lines_setting("NCCL_HOSTID")))
     elif hosts[0] != hosts[1]:
         cause = (
             "the pods have host names of their own, and NCCL takes each name for a machine"
@@ -168,8 +168,8 @@ def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) ->
     yield Finding(
         kind=Aspect.TRANSPORT,
         planned="NVLink" if linked else "one node",
-        got=kind,
-        foretold=plan.forecast.regime in BETWEEN_HOSTS and not shared,
+        actual=kind,
+        expected=plan.forecast.regime in BETWEEN_HOSTS and not shared,
         pairs=tuple(linked or pairs),
         why=why,
     )
@@ -178,11 +178,11 @@ def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) ->
 def _nodes(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     forecast = plan.forecast
     nvlink = forecast.tier == "nvlink"
-    kind_of, got, hint = Aspect.NETWORK, kind, ""
+    kind_of, actual, hint = Aspect.NETWORK, kind, ""
     # If NVLink joins machines, every P2P is called MNNVL (src/transport/p2p.cc).
     if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
         kind_of, planned = Aspect.PLACEMENT, "two nodes"
-        got = f"{kind}, which only joins GPUs of one machine"
+        actual = f"{kind}, which only joins GPUs of one machine"
         hint = "compare with arena-topo get JOB, which shows where the pods run"
     elif kind.startswith("NET") and nvlink:
         planned = "NVLink between the nodes"
@@ -190,11 +190,11 @@ def _nodes(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterat
     elif kind == "NET/Socket" and forecast.regime not in {None, Regime.TCP}:
         amount = "?" if forecast.usable is None else f"{estimates.gbps_text(forecast.usable)} GB/s"
         planned = f"{amount} between nodes" + (f" ({forecast.tier})" if forecast.tier else "")
-        got = "NET/Socket, which is TCP"
+        actual = "NET/Socket, which is TCP"
     else:
         return
     why = Why(None, hint, (log.via(pairs[0], kind),)) if hint else _why_socket(log, pairs)
-    yield Finding(kind=kind_of, planned=planned, got=got, pairs=tuple(pairs), why=why)
+    yield Finding(kind=kind_of, planned=planned, actual=actual, pairs=tuple(pairs), why=why)
 
 
 def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
@@ -206,7 +206,7 @@ def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
         return _set_by_environment(log, variables)
     for complaint in log.report.complaints:
         if complaint.cause is ComplaintCause.NVLINK_OFF:
-            advice = causes.advice_for(complaint.cause)
+            advice = complaints.advice_for(complaint.cause)
             return Why(advice.why, advice.hint, (complaint.text,))
         if complaint.cause in {ComplaintCause.P2P_OFF, ComplaintCause.P2P_BROKEN}:
             return Why(
@@ -226,7 +226,7 @@ def _enabled(log: Observed, *names: str) -> list[str]:
 def _set_by_environment(log: Observed, names: Sequence[str]) -> Why:
     listed = " and ".join(names)
     cause = f"the environment asks for it: {listed}"
-    return Why(cause, f"leave out {listed}", log.set_by(*names))
+    return Why(cause, f"leave out {listed}", log.lines_setting(*names))
 
 
 def _why_socket(log: Observed, pairs: Sequence[Pair]) -> Why:
@@ -263,7 +263,7 @@ def _links(log: Observed) -> Iterator[Finding]:
         yield Finding(
             kind=Aspect.TRANSPORT,
             planned="NVLink",
-            got=f"{worse[0].inside} inside the machine, by NCCL's own search",
+            actual=f"{worse[0].inside} inside the machine, by NCCL's own search",
             why=Why(
                 hint="check that the workers have the planned GPUs: arena-topo check JOB;"
                 " nvidia-smi nvlink -s shows links that are down",
@@ -289,7 +289,7 @@ def _gpu_direct(log: Observed) -> Iterator[Finding]:
             staged.setdefault(end.kind, {}).setdefault((end.source, end.target), end.line)
     for kind, pairs in staged.items():
         rdma = kind.startswith("NET/IB")
-        got = "RDMA through the host's memory (no GDRDMA in the lines)"
+        actual = "RDMA through the host's memory (no GDRDMA in the lines)"
         hint = (
             "check that the card can do GPU Direct RDMA, and that the network plugin was built for"
             " it"
@@ -309,8 +309,8 @@ def _gpu_direct(log: Observed) -> Iterator[Finding]:
             why = _set_by_environment(log, off)
         elif quoted:
             why = Why(f"NCCL says: {quoted[0]}", hint, (quoted[0],))
-        got = got if rdma else f"{kind}, no GDRDMA in the lines"
-        yield Finding(kind=Aspect.NETWORK, got=got, pairs=tuple(pairs), why=why)
+        actual = actual if rdma else f"{kind}, no GDRDMA in the lines"
+        yield Finding(kind=Aspect.NETWORK, actual=actual, pairs=tuple(pairs), why=why)
 
 
 def _interfaces(log: Observed) -> Iterator[Finding]:
@@ -330,10 +330,10 @@ def _interfaces(log: Observed) -> Iterator[Finding]:
             f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if chosen else None,
             "name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
-            log.set_by("NCCL_SOCKET_IFNAME") if chosen else (lines[name],),
+            log.lines_setting("NCCL_SOCKET_IFNAME") if chosen else (lines[name],),
         )
         yield Finding(
-            kind=Aspect.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why
+            kind=Aspect.SETTINGS, actual=f"interface {name} on {shortened(hosts, 1)}", why=why
         )
 
 
@@ -357,7 +357,7 @@ def _order(log: Observed) -> Iterator[Finding]:
         yield Finding(
             kind=Aspect.ORDER,
             planned=f"{plan.nodes} hops between nodes",
-            got=f"{crossings[channel]} in the ring of channel {channel}",
+            actual=f"{crossings[channel]} in the ring of channel {channel}",
             ranks=tuple(rank for rank in log.main.rings[channel] if rank is not None),
             why=Why(
                 hint="number the ranks node by node: leave out --map-by node and rank files of"
@@ -374,14 +374,14 @@ def _ranks(log: Observed) -> Iterator[Finding]:
         yield Finding(
             kind=Aspect.RANKS,
             planned=f"{plan.ranks} ranks",
-            got=f"{main.size} in the largest communicator",
+            actual=f"{main.size} in the largest communicator",
             why=Why(None, hint, _first_line(main)),
         )
     if main.missing:
         hint = "set NCCL_DEBUG=INFO there: submit with --nccl-debug, or mpirun -x"
         hint += " NCCL_DEBUG=INFO"
-        got, why = f"no lines of {ranks_text(main.missing)}", Why(None, hint, _first_line(main))
-        yield Finding(kind=Aspect.RANKS, got=got, ranks=main.missing, why=why)
+        actual, why = f"no lines of {ranks_text(main.missing)}", Why(None, hint, _first_line(main))
+        yield Finding(kind=Aspect.RANKS, actual=actual, ranks=main.missing, why=why)
     for group in log.report.communicators:
         if group.incomplete and (group is main or group.size):
             name = f"communicator {group.name}" if group.name else "another communicator"
@@ -389,7 +389,7 @@ def _ranks(log: Observed) -> Iterator[Finding]:
             hint = "NCCL is still connecting, has failed, or the log ends here"
             yield Finding(
                 kind=Aspect.RANKS,
-                got=f'no "Init COMPLETE" of {ranks_text(group.incomplete)}{where}',
+                actual=f'no "Init COMPLETE" of {ranks_text(group.incomplete)}{where}',
                 ranks=group.incomplete if group is main else (),
                 why=Why(None, hint, _first_line(group, group.incomplete)),
             )
@@ -406,7 +406,7 @@ def _versions(report: NcclReport) -> Iterator[Finding]:
         lines = tuple(f"NCCL version {version}" for version in report.versions)
         cause = "the ranks load different libraries of NCCL"
         why = Why(cause, "look at LD_LIBRARY_PATH and the images", lines)
-        yield Finding(kind=Aspect.SETTINGS, got=", ".join(report.versions), why=why)
+        yield Finding(kind=Aspect.SETTINGS, actual=", ".join(report.versions), why=why)
 
 
 def _complaints(report: NcclReport, used: Collection[str]) -> Iterator[Finding]:
@@ -417,11 +417,11 @@ def _complaints(report: NcclReport, used: Collection[str]) -> Iterator[Finding]:
     for complaint in sorted(report.complaints, key=lambda complaint: not complaint.warning):
         known = complaint.warning or complaint.cause is not None
         if known and complaint.cause is not ComplaintCause.GDR_OFF and complaint.text not in used:
-            advice = causes.advice_on(complaint.text)
+            advice = complaints.advice_on(complaint.text)
             why = Why(advice.why, advice.hint) if advice else Why()
             yield Finding(
                 kind=Aspect.WARNING,
-                got=complaint.text + (f" (x{complaint.count})" if complaint.count > 1 else ""),
+                actual=complaint.text + (f" (x{complaint.count})" if complaint.count > 1 else ""),
                 hosts=tuple(name for name in complaint.hosts if name),
                 ranks=complaint.ranks,
                 why=why._replace(lines=(complaint.text,)),

@@ -33,7 +33,7 @@ from arena_topo.nccl import (
     RankConnection,
     Setting,
 )
-from arena_topo.nccl.causes import advice_on, reports_trouble
+from arena_topo.nccl.complaints import advice_on, reports_trouble
 from arena_topo.numbers import MOST_DIGITS
 
 MOST_FACTS = 400_000
@@ -378,7 +378,7 @@ class NcclReader:
             self._add(member.connections, via, None)
 
     def _list_ring(self, message: _Message) -> None:
-        """Read a ring; only rank 0 lists them."""
+        """Read a ring of NCCL; only rank 0 lists rings."""
         match = _matched(_RING, message)
         ranks: tuple[int | None, ...] = tuple(map(int, match[3].split()))
         if message.text.endswith(".") or len(ranks) == OLD_LONGEST_RING:

@@ -11,7 +11,7 @@ from typing import Any
 from arena_topo.drawing.tables import emulated_note
 from arena_topo.escaping import brief, one_line
 from arena_topo.joblogs.view import spans
-from arena_topo.layout import align, fold, noted, number, table
+from arena_topo.layout import align, fold, note_line, number, table
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, NcclHost
 from arena_topo.nccl.comparison import Observed, Pair, RelativePlace, WorkerSlot
@@ -59,7 +59,7 @@ def comparison_text(
         list(_rings(log.main)),
         list(_transports(log, unicode=unicode)),
         [fold(line, width, indent="        ") for line in _verdict(comparison, unplanned)],
-        [fold(noted(line), width, indent="  ") for line in _notes(log)],
+        [fold(note_line(line), width, indent="  ") for line in _notes(log)],
         [emulated_note()] if log.planned is not None and log.planned.forecast.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
@@ -262,10 +262,10 @@ def _finding(index: int, finding: Finding) -> Iterator[str]:
     writers = f" ({pairs_named(finding.pairs)})" if finding.pairs else ""
     if finding.kind is Aspect.WARNING:
         writers = _written_by(finding)
-    elif finding.foretold:
+    elif finding.expected:
         before = "as the plan says for separate pods: "
         writers = f", not NVLink{writers}" if finding.planned == "NVLink" else writers
-    yield f"{index:>3}. {before}{brief(finding.got)}{writers}"
+    yield f"{index:>3}. {before}{brief(finding.actual)}{writers}"
     cause, hint, lines = finding.why
     if finding.kind is not Aspect.RANKS:
         yield f"     why: {one_line(cause or 'cause not visible in these lines')}"

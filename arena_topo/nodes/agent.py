@@ -52,7 +52,7 @@ _BLIND = 3
 class Agent:
     """Looks at this machine and updates the ConfigMap of its node.
 
-    `say` gets a line for each change of the machine or its health, and for each new failure of a
+    `tell` gets a line for each change of the machine or its health, and for each new failure of a
     source. UsageError if `node` is not a valid name of a node.
     """
 
@@ -61,7 +61,7 @@ class Agent:
         reports: Reports,
         node: str,
         *,
-        say: Callable[[str], None],
+        tell: Callable[[str], None],
         socket: str = POD_RESOURCES_SOCKET,
     ) -> None:
         if not is_subdomain(node):
@@ -69,7 +69,7 @@ class Agent:
                 f"{node!r} is not a name that a node can have",
                 hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
             )
-        self._reports, self._node, self._say = reports, node, say
+        self._reports, self._node, self._tell = reports, node, tell
         self._watch = GpuWatch()
         self._kubelet = PodResources(socket)
         self._begun = False
@@ -89,15 +89,15 @@ class Agent:
             self._remembered, self._begun = self._machine is not None, True
             self._set_clock()
         at = time.time() + self._skew
-        sight = self._sight()
-        machine = self._machine_of(sight)
+        poll = self._poll_gpus()
+        machine = self._machine_of(poll)
         offered, holders = self._devices_in_use()
-        offered_gpus = {_of_plugin(device, machine, sight) for device in offered} - {None}
-        why = {gpu.index: ill for gpu in machine.gpus if (ill := _ill(gpu, sight, offered_gpus))}
+        offered_gpus = {_of_plugin(device, machine, poll) for device in offered} - {None}
+        why = {gpu.index: ill for gpu in machine.gpus if (ill := _problem(gpu, poll, offered_gpus))}
         report = AgentReport(
             machine=machine,
             healthy=GPUSet(machine.everything & ~gpu_set(why)),
-            allocations=None if holders is None else self._allocations(holders, machine, sight),
+            allocations=None if holders is None else self._allocations(holders, machine, poll),
         )
         self._report_changes(machine, why)
         self._write(report, at)
@@ -132,23 +132,23 @@ class Agent:
 
     # ------------------------------------------------------------ the machine
 
-    def _sight(self) -> GpuPoll:
+    def _poll_gpus(self) -> GpuPoll:
         """The GPUs that answer; none after several failed looks."""
         try:
-            sight = self._watch.look()
+            poll = self._watch.look()
         except ArenaError:
             self._blind += 1
             if self._machine is None or self._blind < _BLIND:
                 raise
             return GpuPoll(uuids={})
         self._blind = 0
-        return sight
+        return poll
 
-    def _machine_of(self, sight: GpuPoll) -> Machine:
+    def _machine_of(self, poll: GpuPoll) -> Machine:
         """The machine of these GPUs."""
         machine = self._machine
-        complete = machine is not None and len(sight.uuids) == len(machine.gpus)
-        if machine is None or not _fits(machine, sight) or (self._remembered and complete):
+        complete = machine is not None and len(poll.uuids) == len(machine.gpus)
+        if machine is None or not _fits(machine, poll) or (self._remembered and complete):
             # The machine of the last report lacks the facts that only NVML reports.
             machine = self._machine = machines.publishing(self._node).machine
             self._remembered = False
@@ -167,7 +167,7 @@ class Agent:
         return answers
 
     def _allocations(
-        self, holders: Iterable[PodDevices], machine: Machine, sight: GpuPoll
+        self, holders: Iterable[PodDevices], machine: Machine, poll: GpuPoll
     ) -> dict[str, GPUSet]:
         """The GPUs that each pod has from a device plugin."""
         gpus: dict[str, set[int]] = defaultdict(set)
@@ -175,7 +175,7 @@ class Agent:
         for pod in holders:
             name = f"{pod.namespace}/{pod.name}"
             for device in pod.devices:
-                at = _of_plugin(device, machine, sight)
+                at = _of_plugin(device, machine, poll)
                 if at is not None:
                     gpus[name].add(at)
                 elif device.resource in GPU_RESOURCES:
@@ -192,7 +192,7 @@ class Agent:
         if trouble is not None:
             self._troubles[source] = trouble
         if trouble != before:
-            self._say(f"{source}: {trouble or 'recovered'}")
+            self._tell(f"{source}: {trouble or 'recovered'}")
 
     def _report_changes(self, machine: Machine, why: Mapping[int, str]) -> None:
         """One line for each change; `why` is the problem of each unhealthy GPU."""
@@ -200,12 +200,12 @@ class Agent:
         if before != machine:
             known = {}
             gpus = f"{len(machine.gpus)} x {machine.model or 'GPU'}"
-            self._say(f"node {machine.name}: {gpus}, {len(machine.gpus) - len(why)} healthy")
+            self._tell(f"node {machine.name}: {gpus}, {len(machine.gpus) - len(why)} healthy")
         for gpu in machine.gpus:
             if why.get(gpu.index) != known.get(gpu.index):
                 name = f"GPU {gpu.index}" + (f" ({gpu.uuid})" if gpu.uuid else "")
                 now = f"unhealthy: {why[gpu.index]}" if gpu.index in why else "healthy again"
-                self._say(f"{name} is {now}")
+                self._tell(f"{name} is {now}")
         self._reported = machine, why
 
     def _write(self, report: AgentReport, at: float) -> None:
@@ -224,30 +224,29 @@ def _text(error: ArenaError) -> str:
     return error.message + (f" ({error.why})" if error.why else "")
 
 
-def _ill(gpu: GPU, sight: GpuPoll, offered: Collection[int | None]) -> str | None:
+def _problem(gpu: GPU, poll: GpuPoll, offered: Collection[int | None]) -> str | None:
     """The problem of a GPU, None if healthy; `offered` are the GPUs of its device plugin."""
-    if gpu.uuid and gpu.uuid in sight.ill:
-        return sight.ill[gpu.uuid]
-    if gpu.uuid not in sight.uuids.values() if gpu.uuid else gpu.index not in sight.uuids:
+    if gpu.uuid and gpu.uuid in poll.ill:
+        return poll.ill[gpu.uuid]
+    if gpu.uuid not in poll.uuids.values() if gpu.uuid else gpu.index not in poll.uuids:
         return "it does not answer"
     # If the plugin offers no GPU at all, it is missing or is starting.
     missing = offered and gpu.index not in offered
     return "its device plugin does not offer it" if missing else None
 
 
-def _fits(machine: Machine, sight: GpuPoll) -> bool:
+def _fits(machine: Machine, poll: GpuPoll) -> bool:
     """Whether all GPUs that answer have the same indexes as on this machine."""
     gpus = machine.gpus
     return all(
-        index < len(gpus) and gpus[index].uuid in {None, uuid}
-        for index, uuid in sight.uuids.items()
+        index < len(gpus) and gpus[index].uuid in {None, uuid} for index, uuid in poll.uuids.items()
     )
 
 
 def _remembered(recorded: Object) -> Machine | None:
     """The machine of an earlier report; None if the report cannot be read."""
     try:
-        machine, uuids = documents.from_config_map(recorded).machine, documents.uuids(recorded)
+        machine, uuids = documents.gpus_from_config_map(recorded).machine, documents.uuids(recorded)
     except UnreadableTopology:
         return None
     if len(uuids) != len(machine.gpus):
@@ -259,13 +258,13 @@ def _remembered(recorded: Object) -> Machine | None:
 # ---------------------------------------------------------------- names of devices
 
 
-def _of_plugin(device: PluginDevice, machine: Machine, sight: GpuPoll) -> int | None:
+def _of_plugin(device: PluginDevice, machine: Machine, poll: GpuPoll) -> int | None:
     """The GPU of a device plugin's device, or the GPU that it is a part of; None for others.
 
     NVIDIA's plugin names a GPU by its UUID, a share of it by `UUID::3`, and a part by a UUID of its
     own; some plugins use indexes.
     """
     uuid = device.name.partition("::")[0]
-    own = sight.parts.get(uuid, uuid)
+    own = poll.parts.get(uuid, uuid)
     index = parse_count(device.name) if device.resource in GPU_RESOURCES else None
     return next((gpu.index for gpu in machine.gpus if gpu.uuid == own or gpu.index == index), None)

@@ -24,7 +24,7 @@ from arena_topo.manifests import estimates
 from arena_topo.manifests.binding import is_certain
 from arena_topo.solver import UNLIMITED, Request, band
 from arena_topo.solver.door import GPUSets, NodeChoice, Solver, sets_of
-from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural_key
 from arena_topo.words import counted, listed
 
 SMALLEST_SET = 2
@@ -330,7 +330,7 @@ def _grouped(nodes: Sequence[Node]) -> Iterator[NodeGroup]:
             groups[key] = _described(sets, node)
         members_of[groups[key]].append(node.name)
     for group, names in members_of.items():
-        yield replace(group, names=tuple(sorted(names, key=natural)))
+        yield replace(group, names=tuple(sorted(names, key=natural_key)))
 
 
 def _described(sets: GPUSets, node: Node) -> NodeGroup:
@@ -437,7 +437,7 @@ def _block(kind: CombinableNodes, *, alone: bool) -> str:
         lines.append(f"{idle} where no job can start.")
     if kind.assumed:
         lines.append("The speed of these NVLinks is assumed.")
-    gangs = layout.align(layout.tabulated(_GANG, kind.gangs))
+    gangs = layout.align(layout.column_table(_GANG, kind.gangs))
     return "\n".join([*lines, "", gangs, _nodes(kind)])
 
 
@@ -512,7 +512,7 @@ def _fault(group: NodeGroup) -> tuple[object, ...]:
     """The sort key: partly free nodes first, of these the ones with most broken sets."""
     partly = 0 < group.free < group.gpus
     broken = sum(entry.broken * entry.size for entry in group.sets) + group.stranded
-    return (not partly, -broken * len(group.names), -group.free, natural(group.names[0]))
+    return (not partly, -broken * len(group.names), -group.free, natural_key(group.names[0]))
 
 
 def _which(group: NodeGroup) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from arena_topo import layout
 from arena_topo.cli.arguments import FabricFlag, Output, OutputFlag, option
 from arena_topo.cli.parameters import command_from_records
-from arena_topo.cli.refresh import RefreshFlag, print_once, renew
+from arena_topo.cli.refresh import RefreshFlag, print_once, redraw_screen
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import network_of_option, open_engine
 from arena_topo.drawing import tables
@@ -96,11 +96,11 @@ def top_node(
             tell=warn_once,
         )
 
-    def screen(sight: Overview, width: int | None) -> str:
+    def screen(overview: Overview, width: int | None) -> str:
         moving = refresh and width is not None
         now = console.clock()
         return _nodes_screen(
-            sight, options, backend, named=bool(names), brief=moving, now=now, width=width
+            overview, options, backend, named=bool(names), brief=moving, now=now, width=width
         )
 
     warn_once = print_once(console)
@@ -111,7 +111,7 @@ def top_node(
     if refresh:
         value = partial(_nodes_value, options=options, backend=backend)
         limit = session.common.timeout
-        renew(console, first, look, screen, value, output_format=output_format, limit=limit)
+        redraw_screen(console, first, look, screen, value, output_format=output_format, limit=limit)
     elif output_format is Output.WIDE:
         console.screen(screen(first, console.width))
     else:
@@ -125,7 +125,7 @@ def top_node(
 
 
 def _nodes_screen(
-    sight: Overview,
+    overview: Overview,
     options: Nodes,
     backend: Backend | None,
     *,
@@ -137,7 +137,7 @@ def _nodes_screen(
     """The nodes for people; `brief` leaves out the details that do not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    occupancy = sight.occupancy
+    occupancy = overview.occupancy
     if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
@@ -147,17 +147,17 @@ def _nodes_screen(
         return text + (f"{tables.emulated_note()}\n" if occupancy.cluster.emulated else "")
     if not options.details:
         return top_view.nodes_table(occupancy.nodes, named=named, now=now, width=width)
-    return top_view.details(occupancy.nodes, top_view.by_node(sight.samples), brief=brief)
+    return top_view.details(occupancy.nodes, top_view.by_node(overview.samples), brief=brief)
 
 
-def _nodes_value(sight: Overview, options: Nodes, backend: Backend | None) -> dict[str, Any]:
+def _nodes_value(overview: Overview, options: Nodes, backend: Backend | None) -> dict[str, Any]:
     if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
-        cluster = sight.occupancy.cluster
+        cluster = overview.occupancy.cluster
         return fragmentation.fragmentation_json(
             fragmentation.measure_fragmentation(cluster, backend), emulated=cluster.emulated
         )
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    return top_view.nodes_json(sight)
+    return top_view.nodes_json(overview)

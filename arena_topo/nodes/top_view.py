@@ -96,8 +96,8 @@ def nodes_table(
     columns += [_RESERVED] if any(node.reserved for node in statuses) else []
     columns += [_UNHEALTHY] if any(node.unhealthy for node in statuses) else []
     ordered = _ordered(statuses)
-    columns = layout.fitting(columns, ordered, width, ("ROLE", "IPADDRESS", "GPU(Mode)"))
-    lines = layout.tabulated(columns, ordered)
+    columns = layout.fitting_columns(columns, ordered, width, ("ROLE", "IPADDRESS", "GPU(Mode)"))
+    lines = layout.column_table(columns, ordered)
     resources = {name for status in statuses for name in _offers(status) or [status.node.resource]}
     of = f"GPUs of nodes which own resource {', '.join(sorted(resources))} In Cluster:"
     if len(modes) > 1:
@@ -194,7 +194,7 @@ def details(
             ]
         if node.pods:
             columns = _pods(node, measured)
-            lines += ["Instances:", *layout.tabulated(columns, node.pods, indent="  ")]
+            lines += ["Instances:", *layout.column_table(columns, node.pods, indent="  ")]
         if node.mode is Mode.TOPOLOGY and not brief:
             lines += _matrices(node)
         if measured:

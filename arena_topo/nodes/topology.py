@@ -27,12 +27,12 @@ from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
 from arena_topo.cli.targets import is_node, network_of_option, node_or_preset, open_engine
 from arena_topo.drawing import network, tables
-from arena_topo.drawing.machine import State, assumed_nics, draw_machine
+from arena_topo.drawing.machine import MachineState, assumed_nics, draw_machine
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import kubectl_name, manifests_json, manifests_yaml
-from arena_topo.nodes import fabric
+from arena_topo.nodes import cluster_json
 from arena_topo.topology import Cluster, Machine, Node, presets
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _run_agent(node: str, session: Session, interval: float, socket: str) -> Non
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
     reports = open_reports(session.common.options(), name)
-    agent = Agent(reports, name, say=session.console.event, socket=socket or POD_RESOURCES_SOCKET)
+    agent = Agent(reports, name, tell=session.console.event, socket=socket or POD_RESOURCES_SOCKET)
     agent.run(threading.Event(), interval=max(1.0, interval))
 
 
@@ -318,7 +318,7 @@ def _cluster(state: tuple[str, ...], fabric: str, session: Session) -> Cluster:
 
 
 def _show_machine(console: Console, machine: Machine, form: Form) -> None:
-    state = State(machine=machine)
+    state = MachineState(machine=machine)
     if form.output_format is Output.WIDE:
         console.screen(_drawn(console, state, plain=form.plain))
     elif form.output_format is Output.SVG:
@@ -330,21 +330,21 @@ def _show_machine(console: Console, machine: Machine, form: Form) -> None:
 
 
 def _show_node(console: Console, node: Node, cluster: Cluster, form: Form) -> None:
-    state, doubt = State.of(node), node.unavailable or node.shared
+    state, doubt = MachineState.of(node), node.unavailable or node.shared
     notes = [f"No job can start here now: {doubt}"] if doubt else []
     if form.output_format is Output.GRAPHML:
         console.write(_graphml(node.machine.graph()))
     elif form.output_format is Output.SVG:
         console.write(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
     elif form.output_format is not Output.WIDE:
-        console.write(format_document(fabric.node_value(node, cluster), form.output_format))
+        console.write(format_document(cluster_json.node_value(node, cluster), form.output_format))
     elif not node.machine.gpus:
         console.screen(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
         below = [f"  {note}\n" for note in notes]
         parts = (
             _drawn(console, state, plain=form.plain),
-            fabric.measured_text(node.machine),
+            cluster_json.measured_text(node.machine),
             *below,
         )
         console.screen("".join((*parts, _emulated(cluster))))
@@ -354,23 +354,23 @@ def _show_fabric(console: Console, cluster: Cluster, form: Form) -> None:
     if form.output_format is Output.GRAPHML:
         console.write(_graphml(cluster.graph()))
     elif form.output_format is Output.SVG:
-        console.write(network.svg(cluster))
+        console.write(network.draw_network_svg(cluster))
     elif form.output_format is Output.WIDE:
         drawn = network.draw_network(
             cluster, unicode=console.unicode(plain=form.plain), width=console.width
         )
         console.screen(drawn + _emulated(cluster))
     else:
-        console.write(format_document(fabric.network_json(cluster), form.output_format))
+        console.write(format_document(cluster_json.network_json(cluster), form.output_format))
 
 
-def _picture(state: State, notes: Sequence[str] = ()) -> str:
+def _picture(state: MachineState, notes: Sequence[str] = ()) -> str:
     from arena_topo.drawing import machine_svg  # noqa: PLC0415 - reads the solver
 
     return machine_svg.draw_machine_svg(state, notes=notes)
 
 
-def _drawn(console: Console, state: State, *, plain: bool) -> str:
+def _drawn(console: Console, state: MachineState, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; on a narrow terminal NICs are only listed below."""
     width = console.drawing_width
     matrix = tables.matrix_table(state.machine)

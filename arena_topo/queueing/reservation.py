@@ -27,7 +27,7 @@ from arena_topo.queueing import (
 )
 from arena_topo.queueing.patience import WORTHWHILE, patient_request
 from arena_topo.solver import Placement, Request, Seats
-from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, natural
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, natural_key
 
 Price = Callable[[Running, float], float]
 """The price of each GPU of a job at a time: what is missing until it is free."""
@@ -181,7 +181,7 @@ class _Offer(NamedTuple):
     @property
     def order(self) -> tuple[object, ...]:
         """The sort key: the cheapest node first, then by name."""
-        return self.cost, natural(self.node.name)
+        return self.cost, natural_key(self.node.name)
 
     def free(self) -> int:
         """The number of GPUs that are free then."""

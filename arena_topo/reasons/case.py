@@ -157,10 +157,15 @@ class Case:
         """Whether the whole gang was rolled back, so that the errors of its pods are past."""
         self.events: tuple[Event, ...] = ()
         if phase is not Phase.SUCCEEDED:
-            events, wanted = facts.events, self.wanted()
+            events, worker_count = facts.events, self.worker_count()
             since = 0.0 if self.suspended else started(self.mpijob) or 0.0
             self.events = current(
-                events, self.pods, wanted=wanted, now=self.now, over=self.over, since=since
+                events,
+                self.pods,
+                worker_count=worker_count,
+                now=self.now,
+                over=self.over,
+                since=since,
             )
 
     @cached_property
@@ -168,7 +173,7 @@ class Case:
         """Whether a program starts waiting jobs; None if that is not known."""
         return self._watched()
 
-    def wanted(self) -> int:
+    def worker_count(self) -> int:
         """The number of workers in the manifest."""
         spec = self.mpijob.get("spec") or {}
         worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec

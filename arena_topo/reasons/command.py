@@ -8,7 +8,7 @@ from arena_topo.cli.session import Session
 from arena_topo.cli.targets import job_not_found, namespace_of, open_engine
 from arena_topo.errors import JobNotFound
 from arena_topo.reasons import view
-from arena_topo.reasons.seen import explained
+from arena_topo.reasons.job_reading import explain_now
 
 
 @command_from_records
@@ -27,7 +27,7 @@ def why(
     backend = open_engine(session)
     namespace = namespace_of(session, backend)
     try:
-        explanation = explained(backend, name, namespace)
+        explanation = explain_now(backend, name, namespace)
     except JobNotFound:
         raise job_not_found(name, namespace, backend) from None
     if output_format is Output.WIDE:

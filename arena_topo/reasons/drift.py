@@ -255,14 +255,14 @@ def ask_workers(backend: Backend, status: JobStatus) -> tuple[WorkerGpus, ...]:
     pods = {
         instance.worker: instance for instance in status.instances if instance.worker is not None
     }
-    sights = []
+    workers = []
     for index, node, gpus in forecast.workers:
         instance = pods.get(index)
         devices, trouble = _look(backend, status, instance)
         others = [plan for _, where, plan in forecast.workers if where == node and plan != gpus]
         if forecast.binding != "claims":
             others = []
-        sights.append(
+        workers.append(
             WorkerGpus(
                 worker=index,
                 pod=instance.name if instance is not None else f"{status.name}-worker-{index}",
@@ -275,7 +275,7 @@ def ask_workers(backend: Backend, status: JobStatus) -> tuple[WorkerGpus, ...]:
                 trouble=trouble,
             )
         )
-    return tuple(sights)
+    return tuple(workers)
 
 
 def _look(

@@ -96,7 +96,7 @@ def read_start(backend: Backend, status: JobStatus) -> list[bytes]:
 
 
 def read_log_end(backend: Backend, status: JobStatus) -> LauncherLog | None:
-    """The end of the launcher's log; None without a log, or if that of a running job comes late.
+    """The end of the launcher's log; None without a log, or if a running job's log is slow to come.
 
     AccessDenied if it may not be read.
     """

@@ -48,15 +48,15 @@ def current(
     events: Iterable[Object],
     pods: Iterable[Object],
     *,
-    wanted: int,
+    worker_count: int,
     now: float,
     over: bool,
     since: float = 0.0,
 ) -> tuple[Event, ...]:
     """The current events, oldest first; the newest of each object and reason.
 
-    `wanted` is the number of workers of the job, `over` whether it has ended, `since` when it was
-    last resumed, `now` the time, both in Unix seconds.
+    `worker_count` counts the workers of the job; `over`: the job has ended; `since` is when it was
+    last resumed, and `now` the time, both in Unix seconds.
     """
     by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
     newest: dict[tuple[str, str, str], Object] = {}
@@ -76,7 +76,7 @@ def current(
             return False
         if kind != "ResourceQuota":
             if _CREATION.search(str(event.get("message"))):
-                return not over and _lacks_pods(event, by_name, wanted)
+                return not over and _lacks_pods(event, by_name, worker_count)
             if over:
                 # The operator's events about the end of the job stay current.
                 return True
@@ -85,7 +85,7 @@ def current(
     return tuple(map(event_of, sorted(filter(holds, newest.values()), key=event_time)))
 
 
-def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
+def _lacks_pods(event: Object, pods: Mapping[str, Object], worker_count: int) -> bool:
     """Whether the pods that could not be created, according to an event, are still missing."""
     about, message = object_of_event(event), str(event.get("message"))
     named = re.search(r'pods? "([^"]+)"', message)
@@ -96,7 +96,7 @@ def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
     if about.get("kind") == "Job" or "launcher" in str(about.get("name")):
         return no_launcher
     of_workers = about.get("kind") == "StatefulSet" or "worker" in message
-    return workers < wanted or (no_launcher and not of_workers)
+    return workers < worker_count or (no_launcher and not of_workers)
 
 
 def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> bool:

@@ -50,7 +50,7 @@ from arena_topo.gang.loss import (
     troubled,
 )
 from arena_topo.job import NodeLoss
-from arena_topo.joblogs import on_launcher
+from arena_topo.joblogs import ranks_on_launcher
 from arena_topo.layout import clock, duration
 from arena_topo.manifests import (
     GATE,
@@ -80,7 +80,7 @@ from arena_topo.reasons.case import (
 )
 from arena_topo.reasons.training_line import recorded_training
 from arena_topo.solver import Verdict as Fits
-from arena_topo.topology import natural
+from arena_topo.topology import natural_key
 from arena_topo.words import shortened
 
 QUIET = 600.0
@@ -102,7 +102,7 @@ class Rule:
     """
 
     code: Code
-    sees: Callable[[Case], Words | None]
+    detect: Callable[[Case], Words | None]
     what: str = "{what}"
     hint: str = "{hint}"
 
@@ -110,9 +110,9 @@ class Rule:
 def verdict(case: Case) -> Diagnosis:
     """The first row of the table that applies."""
     for rule in RULES:
-        seen = rule.sees(case)
-        if seen is not None:
-            words = {**case.words, "code": rule.code, "hint": "", "why": "", **seen}
+        fields = rule.detect(case)
+        if fields is not None:
+            words = {**case.words, "code": rule.code, "hint": "", "why": "", **fields}
             what, why = rule.what.format_map(words), words["why"].strip()
             return Diagnosis(
                 code=Code(words["code"]),
@@ -136,7 +136,7 @@ def _pod_fields(messages: Mapping[str, str]) -> Words | None:
     """
     if not messages:
         return None
-    pod, *more = sorted(messages, key=natural)
+    pod, *more = sorted(messages, key=natural_key)
     verbs = {"was": "were", "has": "have", "waits": "wait", "runs": "run"}
     return {
         **{verb: many if more else verb for verb, many in verbs.items()},
@@ -163,13 +163,13 @@ def _by_pod(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Word
 def _refused(pattern: str) -> Callable[[Case], Words | None]:
     """A detection of the newest event in which an API server refuses a pod, by its message."""
 
-    def sees(case: Case) -> Words | None:
+    def detect(case: Case) -> Words | None:
         for event in reversed(case.events):
-            if event.kind == "Warning" and (seen := re.search(pattern, event.message, re.DOTALL)):
-                return {**seen.groupdict(), "why": event.message}
+            if event.kind == "Warning" and (match := re.search(pattern, event.message, re.DOTALL)):
+                return {**match.groupdict(), "why": event.message}
         return None
 
-    return sees
+    return detect
 
 
 def _gates(pod: Object) -> list[str]:
@@ -199,12 +199,12 @@ def _lost_for_good(case: Case) -> Words | None:
 def _node_lost(case: Case) -> Words | None:
     well = {name_of(pod) for pod in case.pods if phase_of(pod) == "Succeeded"}
     lost = {name: why for name, why in case.messages_of(_LOST).items() if name not in well}
-    seen = None if case.rolled_back else _pod_fields(lost)
+    fields = None if case.rolled_back else _pod_fields(lost)
     workers = {name_of(pod) for pod in case.pods if not is_launcher(pod)}
-    if seen is None or case.over or not workers & lost.keys():
-        return seen and {**seen, "hint": case.words["again"]}
+    if fields is None or case.over or not workers & lost.keys():
+        return fields and {**fields, "hint": case.words["again"]}
     nodes = {node_of(pod) for pod in case.pods if name_of(pod) in lost}
-    return {**seen, **_moved(case, seen["why"], nodes)}
+    return {**fields, **_moved(case, fields["why"], nodes)}
 
 
 def _moved(case: Case, why: str, nodes: Collection[str]) -> Words:
@@ -323,11 +323,11 @@ _NO_SLOTS = re.compile(r"not enough slots available in the system to satisfy the
 
 def _hostfile_not_read(case: Case) -> Words | None:
     """The proof that mpirun knew nothing of the workers."""
-    search = on_launcher.RanksOnLauncher(case.status)
+    search = ranks_on_launcher.RanksOnLauncher(case.status)
     if any(map(search.see, case.start)):
         return {"what": search.sentence or ""}
     wanted = _NO_SLOTS.search(case.log.text) if case.log is not None else None
-    slots = case.wanted() * (
+    slots = case.worker_count() * (
         parse_count((case.mpijob.get("spec") or {}).get("slotsPerWorker")) or 1
     )
     if wanted is None or int(wanted[1]) > slots:
@@ -472,7 +472,7 @@ def _old_pods(case: Case) -> Words | None:
     left = {name_of(pod): pod for pod in case.pods if not pod_over(pod)}
     if not case.waits or not left:
         return None
-    names = sorted(left, key=natural)
+    names = sorted(left, key=natural_key)
     on_nodes = [f"{pod} on {node_of(left[pod]) or 'no node yet'}" for pod in names]
     why = shortened(on_nodes, MAX_NAMED)
     gone = [text for name, text in case.messages_of(_LOST).items() if name in left]
@@ -573,12 +573,12 @@ def _gated(case: Case, pod: Object) -> str | None:
 
 def _gated_by_others(case: Case) -> Words | None:
     gates = {name_of(pod): gate for pod in case.pods for gate in _gates(pod) if gate != GATE}
-    seen = _pod_fields(gates)
-    if seen is None:
+    fields = _pod_fields(gates)
+    if fields is None:
         return None
     label = f"{version_of(case.mpijob).traits.job_labels[0]}={case.status.name}"
     why = "the program that set this gate has to lift it"
-    return {**seen, "gate": seen["why"], "why": why, "label": label}
+    return {**fields, "gate": fields["why"], "why": why, "label": label}
 
 
 def _unbound(pod: Object) -> bool:
@@ -671,31 +671,31 @@ def _running(case: Case) -> Words | None:
         return None
     where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    seen: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
+    fields: Words = {"why": "", "hint": f"{case.words['logs']} -f"}
     nodes = {node_of(pod) for pod in case.pods if not is_launcher(pod)}
-    names, silence = sorted(filter(case.cordoned, nodes), key=natural), _silence(case)
+    names, silence = sorted(filter(case.cordoned, nodes), key=natural_key), _silence(case)
     if overdue := _overdue(case.pods, case.now):
         ending = shortened([f"{pod} on {node}" for pod, node in overdue.items()], MAX_NAMED)
         delete = f"kubectl delete pod {' '.join(overdue)} -n {case.status.namespace}"
-        seen = {
+        fields = {
             "why": f"deleted, but not ended since its grace period: {ending}",
             "hint": "look at the kubelet of the node; if the node is gone for good:"
             f" {delete} --grace-period=0 --force",
         }
     elif names:
         trouble = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} cordoned"
-        seen = {**seen, "why": f"{trouble}; the pods that run there stay"}
+        fields = {**fields, "why": f"{trouble}; the pods that run there stay"}
     elif silence is not None:
         look = f"{case.words['logs']}; look into it: {case.words['attach']} -- ps aux"
-        seen = {"why": f"no output for {duration(silence)}", "hint": look}
-    sentences = (seen["why"], case.status.reason, *_worth(case.status))
-    return {**seen, "what": what, "why": "; ".join(filter(None, sentences))}
+        fields = {"why": f"no output for {duration(silence)}", "hint": look}
+    sentences = (fields["why"], case.status.reason, *_worth(case.status))
+    return {**fields, "what": what, "why": "; ".join(filter(None, sentences))}
 
 
 def _overdue(pods: Collection[Object], now: float) -> dict[str, str]:
     """The pods that should have ended a while ago, each with its node."""
     late = {}
-    for pod in sorted(pods, key=lambda pod: natural(name_of(pod))):
+    for pod in sorted(pods, key=lambda pod: natural_key(name_of(pod))):
         due = seconds(pod["metadata"].get("deletionTimestamp"))
         if due is not None and now - due > OPERATOR_GRACE and not pod_over(pod):
             late[name_of(pod)] = node_of(pod) or "no node yet"
@@ -726,7 +726,7 @@ def _where(status: JobStatus) -> str:
         }
     shown = [
         f"{name} (GPUs {'; '.join(sets)})" if (sets := nodes[name]) else name
-        for name in sorted(nodes, key=natural)
+        for name in sorted(nodes, key=natural_key)
     ]
     return shortened(shown, MAX_NAMED, "more nodes")
 
@@ -767,7 +767,7 @@ def _starting(case: Case) -> Words | None:
 RULES = (
     # ended
     Rule(Code.DELETING, _deleting, "the job is being deleted"),
-    Rule(Code.HOSTFILE_NOT_READ, _hostfile_not_read, hint=on_launcher.HOSTFILE_HINT),
+    Rule(Code.HOSTFILE_NOT_READ, _hostfile_not_read, hint=ranks_on_launcher.HOSTFILE_HINT),
     Rule(
         Code.SUCCEEDED,
         lambda case: _when(case.status.phase is Phase.SUCCEEDED),

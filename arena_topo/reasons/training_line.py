@@ -35,8 +35,8 @@ def recorded_training(status: JobStatus) -> RecordedTraining | None:
 
 
 def _recorded(status: JobStatus) -> RecordedTraining | None:
-    asked, forecast = status.training, status.forecast
-    if asked is None or forecast is None or forecast.usable is None or not forecast.workers:
+    request, forecast = status.training, status.forecast
+    if request is None or forecast is None or forecast.usable is None or not forecast.workers:
         return None
     regime = Regime(forecast.regime or "")
     estimate = Estimate(
@@ -46,11 +46,11 @@ def _recorded(status: JobStatus) -> RecordedTraining | None:
         regime=regime,
         limited_by=Limit(forecast.limited_by or ""),
         latency=FITTED.latency["network" if regime in BETWEEN_HOSTS else "nvlink"],
-        ranks=asked["workers"] * asked["gpus"],
+        ranks=request["workers"] * request["gpus"],
         guess=forecast.guess,
     )
-    name = asked.get("workload") or "your own"
-    own = asked.get("gradientBytes")
+    name = request.get("workload") or "your own"
+    own = request.get("gradientBytes")
     size = DataSize(text=own).bytes if own else known_workload(name).gradient_bytes
     span = all_reduce_span(size, estimate)
     time, worst = seconds_text(span.value, guess=estimate.guess), ""
@@ -60,7 +60,7 @@ def _recorded(status: JobStatus) -> RecordedTraining | None:
         time = f"{seconds_text(planned, guess=estimate.guess)} {AS_PLANNED}, {time}{worst}"
     time += ", a guess" * estimate.guess
     text = f"{one_line(name)}: {gigabytes(size)} of gradients, all-reduce {time}"
-    if step := asked.get("stepTime"):
+    if step := request.get("stepTime"):
         known = Span.exactly(StepTime(text=step).seconds)
         beside = ratio(Workload(name=name, gradient_bytes=size, step=known), estimate, None)
         text += f", a step{worst} {ratio_text(beside)} that of one GPU"

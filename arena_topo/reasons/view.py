@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from arena_topo.manifests.annotations import LastStop
     from arena_topo.reasons.drift import Difference
     from arena_topo.reasons.explanation import BlockingHolder, Explanation, WaitingGang
-    from arena_topo.reasons.seen import SeenJob
+    from arena_topo.reasons.job_reading import SeenJob
 
 _FEW_REASONS = 2
 _FEW_NODES = 3

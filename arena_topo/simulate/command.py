@@ -9,7 +9,7 @@ from arena_topo.cli.arguments import FabricFlag, Output, format_document, output
 from arena_topo.cli.console import LogLevel
 from arena_topo.cli.parameters import command_from_records
 from arena_topo.cli.session import Session
-from arena_topo.cli.site import CalibrationFlag
+from arena_topo.cli.site_flags import CalibrationFlag
 from arena_topo.cli.targets import calibrations_of_option, network_of_option
 from arena_topo.errors import UsageError
 from arena_topo.flag import Word
@@ -52,14 +52,14 @@ def simulate_command(
       simulate --generate poisson:2000 --load 0.8 --seeds 5 --network tcp
         --nodes 32xdgx-1-v100 --patience 0,4h,24h
     """
-    from arena_topo.simulate import request as asked  # noqa: PLC0415 - not for help
+    from arena_topo.simulate import request as simulation_request  # noqa: PLC0415 - not for help
     from arena_topo.simulate import running  # noqa: PLC0415 - as above
 
     if fabric and not request.state:
         raise UsageError("--fabric needs --state", hint="emulated nodes have a network: --network")
     pools = calibrations_of_option(calibration, session)
     known = network_of_option(fabric, request.state, pools=pools)
-    plan = asked.plan_of(source, request, known)
+    plan = simulation_request.plan_of(source, request, known)
     simulation = running.Simulation(plan=plan)
     try:
         _run(session, simulation, request, keep_jobs=output_format is Output.CSV)

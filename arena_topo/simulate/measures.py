@@ -172,7 +172,7 @@ def _share(part: float, whole: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class SeedDifference:
     """The mean completion time of a setting over that of the first, seed by seed.
 
     The ratios minus 1: their mean, least and largest over the seeds.
@@ -193,7 +193,9 @@ class Paired:
         return "longer" if self.mean > 0 else "shorter"
 
 
-def paired(runs: Sequence[ReplayMeasures], first: Sequence[ReplayMeasures]) -> Paired | None:
+def seed_difference(
+    runs: Sequence[ReplayMeasures], first: Sequence[ReplayMeasures]
+) -> SeedDifference | None:
     """The difference of a setting to the first one by seeds that both have; None without any."""
     base = {run.case.seed: run.completion for run in first}
     ratios = [
@@ -201,7 +203,9 @@ def paired(runs: Sequence[ReplayMeasures], first: Sequence[ReplayMeasures]) -> P
     ]
     if not ratios:
         return None
-    return Paired(mean=fmean(ratios), least=min(ratios), most=max(ratios), seeds=len(ratios))
+    return SeedDifference(
+        mean=fmean(ratios), least=min(ratios), most=max(ratios), seeds=len(ratios)
+    )
 
 
 def by_setting(runs: Iterable[ReplayMeasures]) -> dict[tuple[object, ...], list[ReplayMeasures]]:
@@ -212,7 +216,7 @@ def by_setting(runs: Iterable[ReplayMeasures]) -> dict[tuple[object, ...], list[
     return settings
 
 
-def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
+def mean_min_max(values: Iterable[float]) -> tuple[float, float, float]:
     """The mean of some values, the least and the largest."""
     some = list(values)
     return _mean(some), min(some, default=0.0), max(some, default=0.0)

@@ -13,7 +13,7 @@ from arena_topo.simulate.measures import (
     SIZE_CLASSES,
     ReplayMeasures,
     by_setting,
-    over_seeds,
+    mean_min_max,
 )
 from arena_topo.simulate.running import Simulation
 from arena_topo.simulate.view import cluster_text, notes_on, setting_words, source_text
@@ -24,10 +24,10 @@ _WIDE, _HIGH, _ROOM = 400.0, 220.0, 52.0
 _STEPS = 4
 """The horizontal lines of a plot."""
 
-_LOOKS = ("lit", "slow", "seen", "link", "lit dashed", "slow dashed")
+_CSS = ("lit", "slow", "seen", "link", "lit dashed", "slow dashed")
 """The classes of lines that a person can tell apart."""
 
-MAX_CURVES = len(_LOOKS)
+MAX_CURVES = len(_CSS)
 """The most settings that a picture shows."""
 
 Points = Sequence[tuple[float, float]]
@@ -35,7 +35,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plot:
-    """A plot: its curves with their looks, and the words of its axes."""
+    """A plot: its curves with their CSS classes, and the words of its axes."""
 
     title: str
     curves: Sequence[tuple[str, Points]]
@@ -87,7 +87,7 @@ def _legend(chosen: Sequence[list[ReplayMeasures]]) -> Sheet:
     sheet = Sheet()
     for at, runs in enumerate(chosen):
         left, top = (at % 3) * 300.0, (at // 3) * 20.0
-        sheet.line([(left, top), (left + 26, top)], _LOOKS[at], thick=3)
+        sheet.line([(left, top), (left + 26, top)], _CSS[at], thick=3)
         words = ", ".join(setting_words(runs)[1:])
         sheet.text((left + 34, top + 4), words, "small", room=250, size=SMALL_TEXT)
     return sheet
@@ -107,7 +107,7 @@ def _waiting(chosen: Sequence[list[ReplayMeasures]]) -> _Plot:
             jobs = sum(number for _, number in weighted)
             hours = sum(value * number for value, number in weighted) / jobs if jobs else 0.0
             points.append((share, hours))
-        curves.append((_LOOKS[at], points))
+        curves.append((_CSS[at], points))
     return _Plot(
         title="Waiting of jobs on 2 and more GPUs",
         curves=curves,
@@ -125,17 +125,20 @@ def _completion(
     loads: set[float] = set()
     for at, setting in enumerate(shown):
         rows = [
-            (over_seeds(run.load for run in runs)[0], over_seeds(run.completion for run in runs))
+            (
+                mean_min_max(run.load for run in runs)[0],
+                mean_min_max(run.completion for run in runs),
+            )
             for runs in every
             if runs[0].setting[1:] == setting
         ]
         rows.sort()
         loads.update(load for load, _ in rows)
-        curves.append((_LOOKS[at], [(load, mean) for load, (mean, _, _) in rows]))
+        curves.append((_CSS[at], [(load, mean) for load, (mean, _, _) in rows]))
         for load, (_, least, most) in rows:
             # A band at each load: the whiskers stand a little beside each other.
             beside = load + (at - len(shown) / 2) * _APART
-            curves.append((_LOOKS[at].split(" ", maxsplit=1)[0], [(beside, least), (beside, most)]))
+            curves.append((_CSS[at].split(" ", maxsplit=1)[0], [(beside, least), (beside, most)]))
     return _Plot(
         title="Completion time",
         curves=curves,
@@ -153,10 +156,10 @@ def _over_time(chosen: Sequence[list[ReplayMeasures]]) -> _Plot:
     """The GPUs in use over time, of the first seed; dashed those that waiting jobs ask for."""
     curves: list[tuple[str, Points]] = []
     for at, runs in enumerate(chosen[:3]):
-        look = _LOOKS[at]
+        css = _CSS[at]
         samples = runs[0].samples
-        curves.append((look, [(sample.at / HOUR, sample.used) for sample in samples]))
-        curves.append((f"{look} dashed", [(sample.at / HOUR, sample.queued) for sample in samples]))
+        curves.append((css, [(sample.at / HOUR, sample.used) for sample in samples]))
+        curves.append((f"{css} dashed", [(sample.at / HOUR, sample.queued) for sample in samples]))
     end = max((points[-1][0] for _, points in curves if points), default=0.0)
     return _Plot(
         title="GPUs in use, and dashed asked for by waiting jobs",
@@ -171,13 +174,13 @@ def _slowdown(chosen: Sequence[list[ReplayMeasures]]) -> _Plot:
     """How many times longer steps take than on the best placement, by number of GPUs."""
 
     def mean(runs: list[ReplayMeasures], size: int) -> float:
-        return over_seeds(run.sizes[size].slowdown for run in runs if run.sizes[size].jobs)[0]
+        return mean_min_max(run.sizes[size].slowdown for run in runs if run.sizes[size].jobs)[0]
 
     return _Plot(
         title="Steps beside those on the best placement",
         curves=[
             (
-                _LOOKS[at],
+                _CSS[at],
                 [
                     (float(size), mean(runs, size))
                     for size in range(len(SIZE_CLASSES))
@@ -219,12 +222,12 @@ def _drawn(plot: _Plot) -> Sheet:
         along = place(x, plot.least)[0]
         sheet.text((along, _HIGH + 48), words, "small dim middle", size=SMALL_TEXT)
     sheet.text((_ROOM + _WIDE, _HIGH + 66), plot.across, "small dim end", size=SMALL_TEXT)
-    for look, curve in plot.curves:
+    for css, curve in plot.curves:
         if len(curve) == 1:
             x, y = place(*curve[0])
-            sheet.line([(x - 5, y), (x + 5, y)], look, thick=3)
+            sheet.line([(x - 5, y), (x + 5, y)], css, thick=3)
         elif curve:
-            sheet.line([place(*point) for point in curve], look, thick=2)
+            sheet.line([place(*point) for point in curve], css, thick=2)
     return sheet
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from arena_topo.simulate import ReplayPolicy
 from arena_topo.solver import Placement, Policy, Request, Seats
 from arena_topo.solver.door import Solver
-from arena_topo.topology import Node, members, natural
+from arena_topo.topology import Node, members, natural_key
 
 
 def policy_of_solver(policy: ReplayPolicy) -> Policy | None:
@@ -31,7 +31,7 @@ def choose_placement(
         if most := node.free_count // request.gpus:
             by_kind[node.machine.model or "", node.resource].append((node, most))
     for kind in sorted(by_kind):
-        nodes = sorted(by_kind[kind], key=lambda pair: natural(pair[0].name))
+        nodes = sorted(by_kind[kind], key=lambda pair: natural_key(pair[0].name))
         if sum(most for _, most in nodes) >= request.workers:
             return solver.value(request, chosen(nodes, request, rng))
     return None
@@ -41,7 +41,7 @@ def _random(nodes: Sequence[tuple[Node, int]], request: Request, rng: random.Ran
     """Each worker on a node chosen by chance among those with room, on any of its GPUs."""
     left = {node.name: rng.sample(members(node.free), len(members(node.free))) for node, _ in nodes}
     places = [node.name for node, most in nodes for _ in range(most)]
-    chosen = sorted(rng.sample(places, request.workers), key=natural)
+    chosen = sorted(rng.sample(places, request.workers), key=natural_key)
     counted = {node.name for node, _ in nodes if node.unattributed}
     return tuple(
         (name, () if name in counted else tuple(left[name].pop() for _ in range(request.gpus)))
@@ -62,7 +62,7 @@ def _best_fit(nodes: Sequence[tuple[Node, int]], request: Request, _rng: random.
         for node, most in nodes:
             domains[node.domains[:depth]].append((node, most))
         rooms = [
-            (sum(most for _, most in some), natural(path[-1]), path)
+            (sum(most for _, most in some), natural_key(path[-1]), path)
             for path, some in domains.items()
         ]
         holding = [room for room in rooms if room[0] >= request.workers]
@@ -70,7 +70,7 @@ def _best_fit(nodes: Sequence[tuple[Node, int]], request: Request, _rng: random.
             pool = domains[min(holding)[2]]
             break
     seats, left = [], request.workers
-    pool.sort(key=lambda pair: (-pair[1], natural(pair[0].name)))
+    pool.sort(key=lambda pair: (-pair[1], natural_key(pair[0].name)))
     while left:
         fitting = [pair for pair in pool if pair[1] >= left]
         node, most = min(fitting, key=lambda pair: pair[1]) if fitting else pool[0]

@@ -43,11 +43,11 @@ MAX_JOB_GPUS = 1_000_000
 Row = Mapping[str, str]
 
 
-class LeftOut(Exception):
+class RowLeftOut(Exception):
     """A row that is no job to replay; its text is the reason."""
 
 
-class Needs(NamedTuple):
+class CsvLayout(NamedTuple):
     """A layout of CSV: the columns that it must have, and those that it may have."""
 
     required: tuple[str, ...]
@@ -66,14 +66,14 @@ def _number(row: Row, column: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise LeftOut(f"{column} is no number" if text else f"{column} is missing")
+        raise RowLeftOut(f"{column} is no number" if text else f"{column} is missing")
     return value
 
 
 def _whole(row: Row, column: str, least: int = 0) -> int:
     value = _number(row, column)
     if value != int(value) or value < least:
-        raise LeftOut(f"{column} is not a whole number of at least {least}")
+        raise RowLeftOut(f"{column} is not a whole number of at least {least}")
     return int(value)
 
 
@@ -85,7 +85,7 @@ def _moment(row: Row, column: str) -> float:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise LeftOut(f"{column} is no date") from None
+        raise RowLeftOut(f"{column} is no date") from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
@@ -94,17 +94,17 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def _gpus(number: int) -> int:
     if number == 0:
-        raise LeftOut("no GPUs")
+        raise RowLeftOut("no GPUs")
     if number > MAX_JOB_GPUS:
-        raise LeftOut(f"more than {MAX_JOB_GPUS:,} GPUs")
+        raise RowLeftOut(f"more than {MAX_JOB_GPUS:,} GPUs")
     return number
 
 
 def _duration(seconds: float) -> float:
     if seconds <= 0:
-        raise LeftOut("no duration" if seconds == 0 else "a negative duration")
+        raise RowLeftOut("no duration" if seconds == 0 else "a negative duration")
     if seconds > MAX_DURATION:
-        raise LeftOut("a duration of more than ten years")
+        raise RowLeftOut("a duration of more than ten years")
     return seconds
 
 
@@ -115,7 +115,7 @@ def _own(row: Row) -> TraceJob:
     gpus = _gpus(_whole(row, "gpus"))
     each = _whole(row, "gpus_per_worker", 1) if row.get("gpus_per_worker") else 1
     if gpus % each:
-        raise LeftOut("gpus is no multiple of gpus_per_worker")
+        raise RowLeftOut("gpus is no multiple of gpus_per_worker")
     limit = _number(row, "running_timeout_s") if row.get("running_timeout_s") else None
     return TraceJob(
         name=row["job_id"],
@@ -152,7 +152,7 @@ def _helios(row: Row) -> TraceJob:
 def _openb(row: Row) -> TraceJob:
     gpus = _gpus(_whole(row, "num_gpu"))
     if _number(row, "gpu_milli") < _WHOLE_GPU:
-        raise LeftOut("a part of a GPU")
+        raise RowLeftOut("a part of a GPU")
     begun, ended = _moment(row, "creation_time"), _moment(row, "deletion_time")
     if row.get("scheduled_time"):
         begun = _moment(row, "scheduled_time")
@@ -171,7 +171,7 @@ _WHOLE_GPU = 1000
 
 def _slurm(row: Row) -> TraceJob:
     if "." in row["JobID"]:
-        raise LeftOut("a step of a job")
+        raise RowLeftOut("a step of a job")
     gpus = _GRES.search(row["AllocTRES"])
     return TraceJob(
         name=row["JobID"],
@@ -188,27 +188,27 @@ _ELAPSED = re.compile(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{
 def _span(text: str) -> float:
     match = _ELAPSED.fullmatch(text.strip())
     if match is None:
-        raise LeftOut("Elapsed is no time span")
+        raise RowLeftOut("Elapsed is no time span")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24.0 + hours) * 60 + minutes) * 60 + seconds
 
 
-LAYOUTS: Mapping[str, Needs] = {
-    "arena-topo": Needs(
+LAYOUTS: Mapping[str, CsvLayout] = {
+    "arena-topo": CsvLayout(
         ("job_id", "submit_s", "duration_s", "gpus"),
         ("gpus_per_worker", "workload", "vc", "priority", "running_timeout_s"),
         _own,
     ),
-    "Helios": Needs(("job_id", "submit_time", "duration", "gpu_num"), (), _helios),
-    "Tiresias": Needs(
+    "Helios": CsvLayout(("job_id", "submit_time", "duration", "gpu_num"), (), _helios),
+    "Tiresias": CsvLayout(
         ("job_id", "submit_time", "duration", "num_gpu"), ("model_name", "iterations"), _tiresias
     ),
-    "openb": Needs(
+    "openb": CsvLayout(
         ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time"),
         ("scheduled_time",),
         _openb,
     ),
-    "Slurm": Needs(("JobID", "Submit", "Elapsed", "AllocTRES"), (), _slurm, "|"),
+    "Slurm": CsvLayout(("JobID", "Submit", "Elapsed", "AllocTRES"), (), _slurm, "|"),
 }
 """The layouts of CSV. Acme's files are laid out as Helios'."""
 
@@ -245,7 +245,7 @@ def _philly(job: _PhillyJob) -> TraceJob:
         if times["start"] not in {"", "None"} and times["end"] not in {"", "None"}:
             spans.append(_moment(times, "end") - _moment(times, "start"))
     if not spans:
-        raise LeftOut("no attempt that has ended")
+        raise RowLeftOut("no attempt that has ended")
     return TraceJob(
         name=job.jobid,
         submitted=_moment({"submitted_time": job.submitted_time or ""}, "submitted_time"),
@@ -312,7 +312,7 @@ MAX_LINE = 1 << 20
 
 
 def _refused() -> TraceJob:
-    raise LeftOut("too few cells")
+    raise RowLeftOut("too few cells")
 
 
 def _decoded(lines: Iterable[bytes], code: str, name: str) -> Iterator[str]:
@@ -377,7 +377,7 @@ def _collected(
     for read in rows:
         try:
             job = read()
-        except LeftOut as reason:
+        except RowLeftOut as reason:
             left_out[str(reason)] += 1
             continue
         if job.name in names:

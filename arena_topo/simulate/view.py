@@ -16,12 +16,12 @@ from arena_topo.simulate.cases import (
 )
 from arena_topo.simulate.measures import (
     QUANTILES,
-    Paired,
     ReplayMeasures,
+    SeedDifference,
     SizeMeasures,
     by_setting,
-    over_seeds,
-    paired,
+    mean_min_max,
+    seed_difference,
 )
 from arena_topo.simulate.neighbours import SENSITIVITIES
 from arena_topo.simulate.replay import MIX_GPU, WORKLOAD_MIX, ReplayRules
@@ -84,8 +84,8 @@ def cluster_text(plan: SimulationPlan) -> str:
     return f"{text}, emulated" if cluster.emulated else text
 
 
-def taken_for_granted(plan: SimulationPlan) -> list[str]:
-    """Everything that a simulation takes for granted, a sentence each."""
+def assumptions_text(plan: SimulationPlan) -> list[str]:
+    """The assumptions of a simulation, a sentence each."""
     rules = plan.rules
     shaped = isinstance(plan.source, Trace) and plan.source.shaped
     long = "wherever the job runs: no slowdown" if rules.as_run else "on its best placement"
@@ -150,8 +150,8 @@ def notes_on(simulation: Simulation) -> Iterator[str]:
             " trace"
         )
     for some in by_setting(runs).values():
-        load, busy = some[0].load, over_seeds(run.gar for run in some)[0]
-        queued = over_seeds(run.queued for run in some)[0]
+        load, busy = some[0].load, mean_min_max(run.gar for run in some)[0]
+        queued = mean_min_max(run.queued for run in some)[0]
         measured = any(run.jobs for run in some)
         if measured and busy < REACHED * min(load, 1) and queued < QUEUED:
             yield (
@@ -181,7 +181,7 @@ def simulation_text(simulation: Simulation, *, wide: bool) -> str:
         f"Trace: {source_text(plan)}",
         f"Cluster: {cluster_text(plan)}",
         f"Network: {plan.network}",
-        *taken_for_granted(plan),
+        *assumptions_text(plan),
         *(f"Note: {note}" for note in notes_on(simulation)),
         "",
     ]
@@ -203,19 +203,19 @@ def _overview(settings: Sequence[list[ReplayMeasures]], *, wide: bool) -> list[s
     def row(runs: list[ReplayMeasures]) -> list[str]:
         first = _first_of(settings, runs[0].case.load)
         waits = [
-            _hours(over_seeds(size.mean for size in sizes)[0]) if sizes else "-"
+            _hours(mean_min_max(size.mean for size in sizes)[0]) if sizes else "-"
             for sizes in (_with_jobs(runs, at) for at in range(len(runs[0].sizes)))
         ]
         more = [
             _spread(runs, lambda run: run.completion),
-            f"{100 * over_seeds(run.gar for run in runs)[0]:.0f}%",
-            _whole(over_seeds(run.lost for run in runs)[0]),
-            _whole(over_seeds(run.reserved for run in runs)[0]),
+            f"{100 * mean_min_max(run.gar for run in runs)[0]:.0f}%",
+            _whole(mean_min_max(run.lost for run in runs)[0]),
+            _whole(mean_min_max(run.reserved for run in runs)[0]),
         ]
         return [
             *setting_words(runs),
-            _hours(over_seeds(run.completion for run in runs)[0]),
-            "-" if runs is first else _difference(paired(runs, first)),
+            _hours(mean_min_max(run.completion for run in runs)[0]),
+            "-" if runs is first else _difference(seed_difference(runs, first)),
             " ".join(waits),
             _hours(max(size.longest for run in runs for size in run.sizes)),
             *(more if wide else ()),
@@ -243,8 +243,8 @@ def _with_jobs(runs: Sequence[ReplayMeasures], at: int) -> list[SizeMeasures]:
 
 def _offered_load(runs: Sequence[ReplayMeasures]) -> float:
     """The load of a setting: the one asked for, else the mean of its replays."""
-    asked = runs[0].case.load
-    return over_seeds(run.load for run in runs)[0] if asked is None else asked
+    load = runs[0].case.load
+    return mean_min_max(run.load for run in runs)[0] if load is None else load
 
 
 def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
@@ -259,13 +259,13 @@ def setting_words(runs: Sequence[ReplayMeasures]) -> list[str]:
 
 
 def _spread(runs: Sequence[ReplayMeasures], value: Callable[[ReplayMeasures], float]) -> str:
-    mean, least, most = over_seeds(map(value, runs))
+    mean, least, most = mean_min_max(map(value, runs))
     return _hours(mean) + (
         f" ({_hours(least)} to {_hours(most)})" if len(runs) > 1 and least < most else ""
     )
 
 
-def _difference(pair: Paired | None) -> str:
+def _difference(pair: SeedDifference | None) -> str:
     if pair is None:
         return "-"
     if pair.seeds == 1:
@@ -290,7 +290,7 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
         sizes = _with_jobs(runs, at)
 
         def mean(value: Callable[[SizeMeasures], float]) -> float:
-            return over_seeds(map(value, sizes))[0]
+            return mean_min_max(map(value, sizes))[0]
 
         def cause(which: WaitCause) -> str:
             return _hours(mean(lambda size: size.causes[which]))
@@ -298,7 +298,7 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
         return [
             *setting_words(runs),
             runs[0].sizes[at].name,
-            f"{over_seeds(run.sizes[at].jobs for run in runs)[0]:.0f}",
+            f"{mean_min_max(run.sizes[at].jobs for run in runs)[0]:.0f}",
             *(
                 _hours(mean(value))
                 for value in (
@@ -315,10 +315,10 @@ def _classes(settings: Sequence[list[ReplayMeasures]]) -> list[str]:
                 f" {mean(lambda size: size.high):.2f})"
             ),
             " ".join(
-                f"{over_seeds(size.neighbours[which] for size in sizes)[0]:.2f}"
+                f"{mean_min_max(size.neighbours[which] for size in sizes)[0]:.2f}"
                 for which in range(len(SENSITIVITIES))
             ),
-            _whole(over_seeds(run.sizes[at].lost for run in runs)[0]),
+            _whole(mean_min_max(run.sizes[at].lost for run in runs)[0]),
             f"{mean(lambda size: size.nodes):.2f}",
             f"{100 * mean(lambda size: size.single):.0f}%",
         ]
@@ -395,7 +395,7 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
             source_text(plan),
             cluster_text(plan),
             plan.network,
-            *taken_for_granted(plan),
+            *assumptions_text(plan),
         ],
         "notes": list(notes_on(simulation)),
         "settings": [_setting_json(runs, settings) for runs in settings],
@@ -406,9 +406,9 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
 def _setting_json(
     runs: list[ReplayMeasures], settings: Sequence[list[ReplayMeasures]]
 ) -> dict[str, Any]:
-    mean, least, most = over_seeds(run.completion for run in runs)
+    mean, least, most = mean_min_max(run.completion for run in runs)
     first = _first_of(settings, runs[0].case.load)
-    pair = None if runs is first else paired(runs, first)
+    pair = None if runs is first else seed_difference(runs, first)
     return {
         **_case_json(runs[0]),
         "offeredLoad": _number(_offered_load(runs)),

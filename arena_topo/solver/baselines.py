@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from arena_topo.solver import UNPROVEN, Counts, Placement, Request
 from arena_topo.solver.classes import room
 from arena_topo.solver.valuation import value_placement
-from arena_topo.topology import Cluster, Node, members, natural
+from arena_topo.topology import Cluster, Node, members, natural_key
 
 
 def first_fit(request: Request, cluster: Cluster) -> Placement | None:
@@ -82,7 +82,7 @@ def _seats(request: Request, cluster: Cluster) -> list[tuple[Node, int]]:
     usual = max(sorted(resources), key=lambda name: resources[name], default="")
     return sorted(
         ((node, most) for node, most in seats if node.resource == usual),
-        key=lambda seat: natural(seat[0].name),
+        key=lambda seat: natural_key(seat[0].name),
     )
 
 

@@ -23,7 +23,7 @@ from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.fragmentation import Proximity, proximity, spreads
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.valuation import CLUSTER_LEVEL, limit_of_level, rate_of_level
-from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, natural
+from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, natural_key
 
 MOST_STATES = 4_096
 """The states of nodes, beyond twice the number of nodes, that an index remembers."""
@@ -127,7 +127,7 @@ class Index:
         paths: dict[tuple[str, ...], list[NodeName]] = {}
         for node in self.nodes.values():
             paths.setdefault(node.domains, []).append(node.name)
-        ordered = sorted(paths, key=lambda path: [natural(name) for name in path])
+        ordered = sorted(paths, key=lambda path: [natural_key(name) for name in path])
         self._names = [paths[path] for path in ordered]
         self._named = [False] * len(ordered)
         self.home = {name: leaf for leaf, names in enumerate(self._names) for name in names}
@@ -326,7 +326,7 @@ class Index:
     def names(self, leaf: int) -> Sequence[NodeName]:
         """The nodes of a leaf in the order of their names."""
         if not self._named[leaf]:
-            self._names[leaf].sort(key=natural)
+            self._names[leaf].sort(key=natural_key)
             self._named[leaf] = True
         return self._names[leaf]
 

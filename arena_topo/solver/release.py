@@ -33,7 +33,7 @@ from arena_topo.solver.index import Domain
 from arena_topo.solver.loads import Hosts, Terms
 from arena_topo.solver.parts import searches_of
 from arena_topo.solver.search import Way, outermost, outermost_of_parts
-from arena_topo.topology import CORDONED, MOST_GPUS, GPUSet, Node, count, members, natural
+from arena_topo.topology import CORDONED, MOST_GPUS, GPUSet, Node, count, members, natural_key
 from arena_topo.words import counted, listed
 
 MAX_MESSAGE_NODES = 3
@@ -332,12 +332,12 @@ class Freeing:
             costs = [
                 (release.tables[at].get(load, 0), node, load) for node, at, load in release.seats
             ]
-            costs.sort(key=lambda pick: (-pick[0], natural(pick[1].name)))
+            costs.sort(key=lambda pick: (-pick[0], natural_key(pick[1].name)))
             yield from ((node, load, cost) for cost, node, load in costs if cost)
             return
         assert release.domain is not None, "a release has a domain"
         picks = sorted(
-            (-cost, natural(nodes[group].name), group, load, times)
+            (-cost, natural_key(nodes[group].name), group, load, times)
             for (group, load), times in release.loads.items()
             if (cost := release.tables[group].get(load, 0))
         )
@@ -380,7 +380,7 @@ class Freeing:
         """The recovery of nodes as a clause: `a and b are free of other jobs and uncordoned`."""
         nodes = [node for node, _, _ in self._named(release)]
         states = listed([*dict.fromkeys(itertools.chain.from_iterable(map(_recovery, nodes)))])
-        names = _names(sorted((node.name for node in nodes), key=natural))
+        names = _names(sorted((node.name for node in nodes), key=natural_key))
         return f"{names} {'is' if len(nodes) == 1 else 'are'} {states}"
 
 

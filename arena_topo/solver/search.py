@@ -53,7 +53,7 @@ from arena_topo.solver.valuation import (
     rate_of_level,
     value_placement,
 )
-from arena_topo.topology import BEYOND, NVLINK, GPUSet, natural
+from arena_topo.topology import BEYOND, NVLINK, GPUSet, natural_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -528,7 +528,7 @@ class Search:
             for leaf, (_, touched) in used.items()
             if touched == least_touched
         }
-        leaf = min(seats, key=lambda leaf: natural(seats[leaf].node.name))
+        leaf = min(seats, key=lambda leaf: natural_key(seats[leaf].node.name))
         domains, touched = used[leaf]
         choice = Choice(1, domains, least_price, touched, (seats[leaf],))
         return replace(self._answer(None, choice, floor, UNLIMITED), bound=bandwidth)

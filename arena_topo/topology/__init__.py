@@ -175,7 +175,7 @@ class Software:
     pool: PoolRates | None = None
 
     def beside(self, other: Software) -> Software:
-        """The software of a machine of which `other` is known too: its plug-in is the one used."""
+        """This software without what `other` lacks; the plug-in of `other` wins if it has one."""
         return Software(
             p2p=self.p2p and other.p2p,
             gdr=self.gdr and other.gdr,
@@ -781,7 +781,7 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def natural(name: str) -> tuple[str, str]:
+def natural_key(name: str) -> tuple[str, str]:
     """A sort key that puts `node-2` before `node-10`."""
     return _NUMBER.sub(_by_length, name), name
 

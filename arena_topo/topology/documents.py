@@ -92,7 +92,9 @@ class _Machine(msgspec.Struct, rename="camel"):
     knowledge: Knowledge | None = None
 
 
-def from_document(document: Mapping[str, Any], *, name: str, model: str | None = None) -> Machine:
+def machine_from_document(
+    document: Mapping[str, Any], *, name: str, model: str | None = None
+) -> Machine:
     """The machine of a JSON document; UnreadableTopology names the path of an invalid value.
 
     `name` is the machine's name if it has none, `model` the GPUs' model if they have none.
@@ -191,7 +193,7 @@ def _refuse(path: str, reason: str) -> NoReturn:
 # ConfigMaps
 
 
-def from_config_map(
+def gpus_from_config_map(
     config_map: Mapping[str, Any],
     *,
     model: str | None = None,
@@ -274,7 +276,7 @@ def update_config_map(
     new = published.config_map(machine, healthy)
     data = {key: value for key, value in document["data"].items() if key not in _LINKED}
     try:
-        known = from_config_map(document)
+        known = gpus_from_config_map(document)
     except UnreadableTopology:
         known = None
     if known is not None and len(known.machine.gpus) == len(machine.gpus):

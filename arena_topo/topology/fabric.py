@@ -516,7 +516,7 @@ def fabric_from_labels(
     return _fabric(columns, levels, below)
 
 
-def from_file(
+def fabric_from_file(
     file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
     """The fabric of a file; bandwidths that it leaves out are not known.

@@ -35,7 +35,7 @@ from arena_topo.topology import (
     common_model,
 )
 from arena_topo.topology.models import BY_CAPABILITY, BY_ID, model_of
-from arena_topo.topology.nvidia import Reading, linked
+from arena_topo.topology.nvidia import Reading, nvlink_matrix
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -178,8 +178,8 @@ class _Device:
         device = self.slot.get("device", "").lower().removeprefix("0x")
         if self.slot.get("vendor", "").lower() == "0x10de" and device in BY_ID:
             return BY_ID[device]
-        linked = self.element.find(".//nvlink") is not None
-        return BY_CAPABILITY.get(self.element.get("sm", "")) if linked else None
+        nvlink_matrix = self.element.find(".//nvlink") is not None
+        return BY_CAPABILITY.get(self.element.get("sm", "")) if nvlink_matrix else None
 
     def path(self, other: _Device) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
@@ -273,7 +273,7 @@ def _links(devices: Sequence[_Device], notes: Notes) -> tuple[Matrix, bool]:
                 f"line {devices[i].element.get(_LINE)}: GPU {i} says {direct[i][j]} NVLinks to GPU"
                 f" {j}, which says {direct[j][i]}; the fewer count",
             )
-    return linked(direct, switch, lambda gpu, peer: devices[gpu].path(devices[peer]))
+    return nvlink_matrix(direct, switch, lambda gpu, peer: devices[gpu].path(devices[peer]))
 
 
 _MBPS = 8000

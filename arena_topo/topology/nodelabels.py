@@ -33,8 +33,8 @@ def machine_from_labels(name: str, labels: Mapping[str, str], count: int) -> Mac
     link is SYS. Divided or shared GPUs never count as a well-known board.
     """
     product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
-    if product and shared(labels) is None:
-        preset = presets.match(product, count, name)
+    if product and why_shared(labels) is None:
+        preset = presets.known_machine(product, count, name)
         if preset is not None:
             return preset
     model = model_of(re.sub(r"-(?:MIG-.*|SHARED)$", "", product) if product else None)
@@ -46,7 +46,7 @@ def machine_from_labels(name: str, labels: Mapping[str, str], count: int) -> Mac
     )
 
 
-def shared(labels: Mapping[str, str]) -> str | None:
+def why_shared(labels: Mapping[str, str]) -> str | None:
     """Why a node's GPUs are not whole (MIG, time slices, gpushare), or None if they are."""
     return next(_reasons(labels), None)
 

@@ -88,7 +88,7 @@ def parse_topo(text: str, *, name: str = "machine", model: str | None = None) ->
     )
 
 
-def linked(
+def nvlink_matrix(
     direct: Sequence[Mapping[int, int]], switch: Sequence[int], path: Callable[[int, int], Link]
 ) -> tuple[Matrix, bool]:
     """The matrix of GPUs from the NVLinks of each, and whether an NVSwitch connects some.
@@ -254,7 +254,7 @@ _NUMA_WORDS = 16
 """Words of 64 bits for the NUMA mask: 1,024 nodes, the most that Linux can have."""
 
 
-def from_nvml(nvml: Any, name: str) -> Machine:
+def machine_from_nvml(nvml: Any, name: str) -> Machine:
     """Read the machine from NVML; UnreadableTopology if it cannot list the GPUs.
 
     `nvml` is the initialised `pynvml` module, or an object with its functions. Facts that an old
@@ -333,7 +333,7 @@ def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
         level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[gpu], handles[peer])
         return Link(kind=_ANCESTORS.get(level, LinkKind.SYS))
 
-    return linked(direct, switch, path)
+    return nvlink_matrix(direct, switch, path)
 
 
 def _address(pci: Any) -> tuple[int, int, int] | None:

@@ -117,7 +117,7 @@ def _usual(machine: Machine) -> str:
     return f"machines with {len(machine.gpus)} x {machine.model}"
 
 
-def match(product: str, count: int, name: str) -> Machine | None:
+def known_machine(product: str, count: int, name: str) -> Machine | None:
     """The machine that `count` GPUs of a product must be, marked assumed; None if not certain.
 
     Only products that are sold on one board alone determine their links. A PCIe card, a MIG slice
@@ -144,11 +144,11 @@ def match(product: str, count: int, name: str) -> Machine | None:
 def emulated_machines(spec: str) -> tuple[Machine, ...]:
     """The machines of `PRESET[:COUNT][,PRESET[:COUNT]...]`, named PRESET-0, PRESET-1 and so on.
 
-    UsageError as in `numbers`.
+    UsageError as in `preset_counts`.
     """
     machines: list[Machine] = []
     counts: Counter[str] = Counter()
-    for preset, number in numbers(spec):
+    for preset, number in preset_counts(spec):
         first = preset_machine(preset, f"{preset}-{counts[preset]}")
         machines += [
             replace(first, name=f"{preset}-{index}")
@@ -158,7 +158,7 @@ def emulated_machines(spec: str) -> tuple[Machine, ...]:
     return tuple(machines)
 
 
-def numbers(spec: str) -> list[tuple[str, int]]:
+def preset_counts(spec: str) -> list[tuple[str, int]]:
     """The presets of `PRESET[:COUNT][,PRESET[:COUNT]...]` and the number of machines of each.
 
     UsageError explains an invalid text, names the nearest preset, and lists all.
@@ -168,18 +168,18 @@ def numbers(spec: str) -> list[tuple[str, int]]:
         preset, colon, written = part.strip().partition(":")
         preset, written = preset.strip(), written.strip()
         if not preset:
-            raise _nonsense(spec, "a preset is missing")
+            raise _bad_spec(spec, "a preset is missing")
         if colon and not re.fullmatch(r"[0-9]{1,9}", written):
-            raise _nonsense(spec, f"{written!r} is not a count")
+            raise _bad_spec(spec, f"{written!r} is not a count")
         number = int(written) if colon else 1
         if not 0 < number <= MOST_EMULATED - sum(many for _, many in numbered):
-            raise _nonsense(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {number:,}")
+            raise _bad_spec(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {number:,}")
         _check(preset)
         numbered.append((preset, number))
     return numbered
 
 
-def _nonsense(spec: str, why: str) -> UsageError:
+def _bad_spec(spec: str, why: str) -> UsageError:
     return UsageError(
         f"cannot read the machines to emulate from {spec!r}: {why}",
         why=f"the presets are {', '.join(PRESETS)}",
@@ -187,7 +187,7 @@ def _nonsense(spec: str, why: str) -> UsageError:
     )
 
 
-def sold_as(name: str) -> str | None:
+def instance_type_name(name: str) -> str | None:
     """The name of an instance type in the table; None for an unknown type.
 
     Azure writes the sizes of its machines with and without `Standard_`.
@@ -197,7 +197,7 @@ def sold_as(name: str) -> str | None:
 
 def instance_type(name: str) -> Machine | None:
     """The machine of an instance type, its links and NICs assumed; None for an unknown type."""
-    type_name = sold_as(name)
+    type_name = instance_type_name(name)
     if type_name is None:
         return None
     name, known = type_name, INSTANCES[type_name]
@@ -214,7 +214,7 @@ def instance_type(name: str) -> Machine | None:
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 
-def labelled_instance(labels: Mapping[str, str]) -> str:
+def instance_type_of_labels(labels: Mapping[str, str]) -> str:
     """The known instance type in the labels of a node; else empty."""
     named = next((labels[label] for label in _LABELS if label in labels), "")
     return named if named in INSTANCES else ""

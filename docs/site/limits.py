@@ -27,8 +27,8 @@ from arena_topo.simulate.measures import (
     SIZE_CLASSES,
     ReplayMeasures,
     by_setting,
-    over_seeds,
-    paired,
+    mean_min_max,
+    seed_difference,
 )
 from arena_topo.simulate.replay import ReplayRules
 from arena_topo.simulate.running import (
@@ -288,19 +288,19 @@ def figures(study: Study, processes: int) -> Iterator[Row]:
 
 def measured(runs: Sequence[ReplayMeasures], first: Sequence[ReplayMeasures]) -> Row:
     """The figures of one setting."""
-    pair = paired(runs, first)
+    pair = seed_difference(runs, first)
     assert pair is not None
     return (
-        *(f"{hours:.3f}" for hours in over_seeds(run.completion for run in runs)),
+        *(f"{hours:.3f}" for hours in mean_min_max(run.completion for run in runs)),
         *(f"{100 * share:.1f}" for share in (pair.mean, pair.least, pair.most)),
         *(
-            f"{over_seeds(run.sizes[at].mean for run in runs)[0]:.3f}"
+            f"{mean_min_max(run.sizes[at].mean for run in runs)[0]:.3f}"
             for at in range(len(SIZE_CLASSES))
         ),
         *(f"{max(run.sizes[at].longest for run in runs):.2f}" for at in range(len(SIZE_CLASSES))),
-        f"{over_seeds(run.lost for run in runs)[0]:.0f}",
-        f"{over_seeds(run.reserved for run in runs)[0]:.0f}",
-        f"{over_seeds(run.gar for run in runs)[0]:.3f}",
+        f"{mean_min_max(run.lost for run in runs)[0]:.0f}",
+        f"{mean_min_max(run.reserved for run in runs)[0]:.0f}",
+        f"{mean_min_max(run.gar for run in runs)[0]:.3f}",
     )
 
 

@@ -483,7 +483,7 @@ class Connection:
         return sock
 
     def renewed(self, used: Access) -> bool:
-        """Renew the credentials; False if `used` cannot be renewed.
+        """Renew the credentials, such as an expired token; False if `used` cannot be refreshed.
 
         If another thread has renewed them since `used` was read, nothing is done.
         """

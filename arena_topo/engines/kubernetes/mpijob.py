@@ -45,7 +45,7 @@ from arena_topo.manifests.annotations import (
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.numbers import parse_count
-from arena_topo.topology import natural, published
+from arena_topo.topology import natural_key, published
 from arena_topo.words import portion
 
 Object = Mapping[str, Any]
@@ -411,7 +411,7 @@ def job_of_pod(name: str) -> str:
 
 def _rank(counted: tuple[KubeObject, int]) -> tuple[bool, object]:
     meta = counted[0].metadata
-    return not _has_launcher_role(meta.labels), natural(meta.name)
+    return not _has_launcher_role(meta.labels), natural_key(meta.name)
 
 
 def _chief(pods: Iterable[KubeObject]) -> KubeObject | None:

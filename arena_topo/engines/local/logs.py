@@ -1,6 +1,6 @@
 """The logs of the pods of a job of this machine, read while it runs and until it is deleted.
 
-A pod writes into a pipe. A thread of the supervisor puts the time before each line and appends it
+A pod writes into a pipe. A thread of the supervisor stamps each line with the time and appends it
 to the files of the log (`log_files`).
 """
 

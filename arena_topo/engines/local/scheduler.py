@@ -180,7 +180,7 @@ def _nvml() -> Machine:
     except pynvml.NVMLError as error:
         raise _Silent(f"NVML: {error}") from error
     try:
-        machine = nvidia.from_nvml(pynvml, host())
+        machine = nvidia.machine_from_nvml(pynvml, host())
     finally:
         pynvml.nvmlShutdown()
     if not machine.gpus:

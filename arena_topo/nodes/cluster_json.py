@@ -9,7 +9,7 @@ from arena_topo.drawing.network import free_gpus
 from arena_topo.drawing.tables import machine_value
 from arena_topo.escaping import one_line
 from arena_topo.layout import number
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural_key
 
 
 def network_json(cluster: Cluster) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def network_json(cluster: Cluster) -> dict[str, Any]:
                 "reserved": node.dedicated,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
             }
-            for node in sorted(cluster.nodes, key=lambda node: natural(node.name))
+            for node in sorted(cluster.nodes, key=lambda node: natural_key(node.name))
         ],
         "notes": list(map(str, cluster.notes)),
         "emulated": cluster.emulated,

@@ -54,7 +54,7 @@ def read_job(
     """
     may = f"get the training job in namespace {namespace}"
     with privileged(may):
-        explanation = explained(backend, name, namespace) if explain else None
+        explanation = explain_now(backend, name, namespace) if explain else None
     try:
         with privileged(may):
             status = backend.job(name, namespace)
@@ -65,14 +65,14 @@ def read_job(
         status = explanation.status
     return SeenJob(
         status=status,
-        samples=measured(backend, status, tell=tell) if metrics else (),
+        samples=gpu_load(backend, status, tell=tell) if metrics else (),
         drift=_differences(backend, status) if drift else (),
         events=backend.events(status) if events else None,
         explanation=explanation,
     )
 
 
-def explained(backend: Backend, name: str, namespace: str) -> Explanation:
+def explain_now(backend: Backend, name: str, namespace: str) -> Explanation:
     """The explanation of a job; JobNotFound if it does not exist."""
     from arena_topo.reasons import explanation  # noqa: PLC0415 - reads the solver
 
@@ -87,7 +87,7 @@ def _differences(backend: Backend, status: JobStatus) -> Sequence[Difference]:
     return drift.drift_of(backend, status)
 
 
-def measured(
+def gpu_load(
     backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = ignore_message
 ) -> tuple[GpuSample, ...]:
     """The load of the GPUs of a job's pods; `tell` gets the reason if it is not known.
