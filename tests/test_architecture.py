@@ -241,7 +241,8 @@ LOADS = {
     | {"arena_topo.solver", "arena_topo.solver.door"},
     "check": OBSERVING | {"jinja2", "yaml"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"} | DECODING,
-    "nodes topology node-0 --dry-run": PLACING - {"arena_topo.gang.planning"},
+    "nodes topology node-0 --dry-run": PLACING
+    - {"arena_topo.gang.planning", "arena_topo.manifests.render"},
     "nodes default node-0 --dry-run": SERVER,
     "nodes list": SERVER,
     "controller --once": PLACING | {"arena_topo.admin.controller"},
