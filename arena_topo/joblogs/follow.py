@@ -556,7 +556,7 @@ class RequestedLines:
                 yield pipeline.put(batch, 0.0)
         yield pipeline.remaining()
         if request.options.previous and not some:
-            raise pod_selection.no_earlier_run_error(kept)
+            raise pod_selection.no_archived_earlier_run_error(kept)
         self._note_left_out(pipeline)
         self.end = End.KEPT
 

@@ -111,7 +111,7 @@ def suspension_text(job: JobStatus) -> str:
     return f"is suspended{f': {why}' if why else ''}"
 
 
-def no_earlier_run_error(kept: Kept) -> NotFound:
+def no_archived_earlier_run_error(kept: Kept) -> NotFound:
     """The error for an archived job without an earlier run."""
     return NotFound(
         f"no earlier run of {kept.name} is kept",
