@@ -218,6 +218,20 @@ class Real:
             if "deletionTimestamp" not in one["metadata"]
         }
 
+    def launcher(self, name: str) -> str:
+        """The pod of a job's launcher, once it runs; it may be created after the workers."""
+
+        def running() -> list[str]:
+            return [
+                pod
+                for pod, thing in self.pods().items()
+                if pod.startswith(f"{name}-launcher")
+                and (thing.get("status") or {}).get("phase") == "Running"
+            ]
+
+        self.until(running, "the launcher runs")
+        return running()[0]
+
     def gone(self, name: str) -> bool:
         """Whether a job has no pods, not even pods on their way out, which hold their GPUs."""
         pods = self.called("GET", self.live.path("pods"))["items"]

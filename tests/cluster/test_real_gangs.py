@@ -38,8 +38,7 @@ def test_a_job_ends_as_its_launcher_does_and_its_workers_go(cluster: Real):
     cluster.machines(1)
     assert cluster.arena(*words("good", 2, 1)).code == 0
     cluster.until(lambda: cluster.exact("good"), "the workers run")
-    launcher = next(name for name in cluster.pods() if "launcher" in name)
-    cluster.tell(launcher, "exit", "0")
+    cluster.tell(cluster.launcher("good"), "exit", "0")
     done = cluster.arena("wait", "good", "--timeout=30s")
     assert done.code == 0, done.err
     cluster.until(lambda: not cluster.bound("good"), "the workers are gone")
@@ -348,8 +347,7 @@ def test_a_gang_starts_soon_after_one_whose_quota_it_needs(cluster: Real):
     with cluster.controller() as log:
         at_work(cluster, log)
         time.sleep(12)
-        [launcher] = [name for name in cluster.pods() if "-launcher-" in name]
-        cluster.tell(launcher, "exit", "1")
+        cluster.tell(cluster.launcher("first"), "exit", "1")
         cluster.until(lambda: cluster.exact("next"), log.read_text, 20)
 
 
@@ -359,8 +357,8 @@ def test_a_launcher_on_a_silent_machine_is_no_failure_of_the_gang_that_starts_ag
     assert cluster.arena(*words("gang", 2, 4)).code == 0
     cluster.until(lambda: cluster.exact("gang"), "the gang runs")
     [lost] = set(cluster.bound("gang").values())
-    [launcher] = [pod for name, pod in cluster.pods().items() if "-launcher-" in name]
-    assert launcher["spec"]["nodeName"] == lost
+    launcher = cluster.launcher("gang")
+    assert cluster.pods()[launcher]["spec"]["nodeName"] == lost
     with cluster.controller() as log:
         at_work(cluster, log)
         # It has to see what runs before that is ended.

@@ -96,20 +96,6 @@ def followed(cluster: Real, *more: str, config: str = "") -> Iterator[Follower]:
         follower.process.wait()
 
 
-def launcher(cluster: Real, name: str) -> str:
-    """The pod of a job's launcher, once it runs."""
-
-    def running() -> list[str]:
-        return [
-            pod
-            for pod, thing in cluster.pods().items()
-            if pod.startswith(f"{name}-launcher") and thing["status"].get("phase") == "Running"
-        ]
-
-    cluster.until(running, "the launcher runs")
-    return running()[0]
-
-
 def settled(cluster: Real) -> None:
     """Wait until the operator has said of a job that it runs."""
     path = cluster.live.path("mpijobs", group=JOBS)
@@ -146,7 +132,7 @@ def test_a_log_is_followed_whole_and_in_order_to_the_end_of_its_job(cluster: Rea
     cluster.machines(1)
     assert cluster.arena(*words("train", 1, 1)).code == 0
     with followed(cluster, "train") as follower:
-        pod = launcher(cluster, "train")
+        pod = cluster.launcher("train")
         log = cluster.log(pod)
         expected = [f"step {number}" for number in range(3000)]
         for first in range(0, 3000, 500):
@@ -163,7 +149,7 @@ def test_64_pods_are_followed_by_one_list_and_one_watch_of_pods(
     cluster.machines(8)
     assert cluster.arena(*words("wide", 63, 1)).code == 0
     cluster.until(lambda: cluster.exact("wide"), "the workers run")
-    main = launcher(cluster, "wide")
+    main = cluster.launcher("wide")
     logs = {pod: cluster.log(pod) for pod in cluster.pods()}
     assert len(logs) == 64
     settled(cluster)
@@ -195,7 +181,7 @@ def test_a_follow_survives_a_rotated_log_a_restarted_server_and_an_expired_watch
     cluster.machines(1)
     assert cluster.arena(*words("long", 2, 1)).code == 0
     cluster.until(lambda: cluster.exact("long"), "the workers run")
-    main, worker = launcher(cluster, "long"), "long-worker-1"
+    main, worker = cluster.launcher("long"), "long-worker-1"
     log, gone = cluster.log(main), cluster.log(worker)
     with followed(cluster, "long", "--all", "-o=json", config=second.config) as follower:
         write(log, "one", "two")
@@ -233,7 +219,7 @@ def test_the_beginning_an_earlier_run_and_another_container_are_read_where_asked
     cluster.machines(1)
     assert cluster.arena(*words("train", 1, 1)).code == 0
     cluster.until(lambda: cluster.exact("train"), "the worker runs")
-    main, worker = launcher(cluster, "train"), "train-worker-0"
+    main, worker = cluster.launcher("train"), "train-worker-0"
     log = cluster.log(main)
     write(log, "old", ago=7200)
     write(log, "new", "newest")
@@ -272,7 +258,7 @@ def test_the_beginning_an_earlier_run_and_another_container_are_read_where_asked
 def test_ctrl_c_ends_a_follow_at_once(cluster: Real, speaks):
     cluster.machines(1)
     assert cluster.arena(*words("train", 1, 1)).code == 0
-    log = cluster.log(launcher(cluster, "train"))
+    log = cluster.log(cluster.launcher("train"))
     with followed(cluster, "train") as follower:
         if speaks:
             write(log, "step 1")
