@@ -862,12 +862,22 @@ def lists(world: World) -> Counter[str]:
     return Counter(kind for kind in kinds if kind in {"nodes", "pods", "mpijobs"})
 
 
+def watched(world: World) -> set[str]:
+    """The kinds of objects that are watched in all namespaces."""
+    kinds = {
+        line.partition("?")[0].rpartition("/")[2]
+        for line in list(world.api.requests)
+        if "watch=1" in line and "/namespaces/" not in line
+    }
+    return kinds & {"nodes", "pods", "mpijobs"}
+
+
 def test_a_command_that_waits_to_start_a_gang_watches_the_cluster(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "_SELDOM", 0.1)
     waits, done = awaited(world)
-    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.until(lambda: watched(world) == {"nodes", "pods", "mpijobs"})
     world.api.requests.clear()
     looks = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/gang"
     world.until(lambda: world.api.requests.count(looks) >= 3)
@@ -883,7 +893,7 @@ def test_a_command_that_waits_to_start_a_gang_lists_only_what_it_may_not_watch(
 ) -> None:
     world.api.deny("watch pods")
     waits, done = awaited(world)
-    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.until(lambda: watched(world) >= {"nodes", "mpijobs"})
     world.api.requests.clear()
     world.until(lambda: lists(world)["pods"] >= 3)
     assert set(lists(world)) == {"pods"}
