@@ -819,8 +819,8 @@ def test_a_cluster_that_is_read_again_is_the_same_as_one_that_is_read_for_the_fi
 
 def test_a_pod_elsewhere_frees_the_node_that_is_recorded_for_its_worker_when_read_again():
     still = [entry for name in _NAMES[:2] for entry in (node(name), config_map(name))]
-    recorded = [records.record_of(entry) for entry in (*still, job("one", "node-a/0,1"))]
+    recorded = [record_of(entry) for entry in (*still, job("one", "node-a/0,1"))]
     reader = observed.ClusterReader(source="test")
     assert [one.free_count for one in reader.read(recorded).cluster.nodes] == [6, 8]
-    moved = records.record_of(pod("one-worker-0", on="node-b", gpus=2, annotations=group("0,1")))
+    moved = record_of(pod("one-worker-0", on="node-b", gpus=2, annotations=group("0,1")))
     assert [one.free_count for one in reader.read([*recorded, moved]).cluster.nodes] == [8, 6]
