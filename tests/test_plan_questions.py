@@ -109,6 +109,15 @@ def test_a_job_without_gputopology_is_compared_without_the_flags_that_imply_it()
     assert next(iter(typed.others))[2].point == implied.plan.placement.bandwidth.point
 
 
+def test_flags_that_need_implying_flags_are_left_out_of_the_comparison_too():
+    state = str(HERE.parent / "docs" / "pictures" / "cluster.yaml")
+    asked = MPIJob.sketch(workers=4, gpus=1, policy="adaptive", pack_above=0.1)
+    planned = Client().plan(asked, state=state, implied=True)
+    usual = Client().plan(MPIJob.sketch(workers=4, gpus=1), state=state)
+    names = [[name for name, _, _ in each.others] for each in (planned, usual)]
+    assert names[0][1:] == names[1][1:]
+
+
 def test_gputopology_that_is_refused_is_not_implied(plan, tmp_path):
     asked = ("--workers=4", "--gpus=1", "--policy=pack")
     code, out, err = plan(*asked, "--gputopology=false")

@@ -767,10 +767,12 @@ class MPIJob:
 
     def without_choices(self) -> Self:
         """The job without the choices that make sense with --gputopology alone."""
-        needing = [name for name, of in flags_of(MPIJob).items() if "--gputopology" in of.needs]
-        defaults: dict[str, Any] = {
-            name: MPIJob.__dataclass_fields__[name].default for name in needing
-        }
+        left_out, defaults = {"--gputopology"}, dict[str, Any]()
+        # Fields stand below those that they need.
+        for name, of in flags_of(MPIJob).items():
+            if left_out.intersection(need.partition(" ")[0] for need in of.needs):
+                left_out.add(spelling(name, of))
+                defaults[name] = MPIJob.__dataclass_fields__[name].default
         return replace(self, **defaults)
 
     @property
