@@ -37,7 +37,15 @@ from arena_topo.gang.wait import wait_until_over
 from arena_topo.job import CleanPodPolicy, ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.jobs import view
 from arena_topo.jobs.proposal import propose
-from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES_ANNOTATION, install
+from arena_topo.manifests import (
+    FORECAST,
+    GATE,
+    HEAD_RESERVATION,
+    MAP,
+    STATE,
+    TRIES_ANNOTATION,
+    install,
+)
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.reasons import explanation
 from arena_topo.solver import Unplaceable
@@ -934,6 +942,8 @@ def test_a_command_that_waits_to_start_a_gang_notices_that_another_has_started_i
 ) -> None:
     monkeypatch.setattr(submission, "_AGAIN", 5.0)
     waits, done = awaited(world)
+    # By then its first look has found no room: a look that comes late may start it.
+    world.until(lambda: HEAD_RESERVATION in world.notes())
     world.backend.delete("full", "default")
     world.until(lambda: not world.cluster.workers("full"))
     other = kubernetes.open_kubernetes(Options(kubeconfig=world.config))
