@@ -11,6 +11,7 @@ from test_controller import World, world
 from arena_topo.admin import controller
 from arena_topo.admin.controller import REASON_PERIOD
 from arena_topo.gang import planning
+from arena_topo.gang.protocol import Starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, HEAD_RESERVATION
 from arena_topo.queueing import reservation as queue_rule
@@ -121,6 +122,27 @@ def test_the_head_is_searched_anew_after_a_while_as_a_quota_may_have_changed(cro
     crowded.later(REASON_PERIOD + 1)
     crowded.rounds()
     assert searched == ["default/one"]
+
+
+def test_a_start_has_a_head_of_its_own_should_that_of_the_round_be_out_of_date(world, monkeypatch):
+    here = world(1)
+    here.submit("first", workers=4)
+    here.later(1)
+    here.submit("head", workers=8)
+    here.later(1)
+    here.submit("late", workers=4)
+    monkeypatch.setattr(controller, "head_of_queue", lambda *_: None)
+    starts, start = list[str](), Starter.start
+
+    def started(self, job, *rest):
+        starts.append(job.name)
+        return start(self, job, *rest)
+
+    monkeypatch.setattr(Starter, "start", started)
+    here.rounds(2)
+    assert starts == ["late"]
+    assert [here.state(name) for name in ("head", "late")] == ["waiting", "waiting"]
+    assert "default/head comes first in the queue" in (here.reason("late") or "")
 
 
 def reservation(here: World, name: str) -> str | None:

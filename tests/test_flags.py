@@ -48,6 +48,9 @@ class Nowhere:
     def default_namespace(self):
         return "the-default"
 
+    def close(self):
+        """Nothing is open."""
+
 
 class NoLines:
     """A log that is empty."""
@@ -92,7 +95,7 @@ def hear(monkeypatch, capfd):
     for module in ("logs", "submit"):
         monkeypatch.setattr(f"arena_topo.jobs.{module}.open_engine", engine)
     monkeypatch.setattr(submission, "submit", submit)
-    monkeypatch.setattr(follow, "Shown", log)
+    monkeypatch.setattr(follow, "RequestedLines", log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -492,13 +492,13 @@ def test_a_container_of_a_job_that_is_gone_of_which_nothing_is_kept_is_an_error(
     archive = Archive(tmp_path / "kept")
     launcher = replace(LAUNCHER, container="mpi")
     keep(still_world, archive, spoken(launcher, "one"), phase=Phase.FAILED, code=1)
-    wanted = LogRequest(options=LogOptions(container="foo"), kept=kept)
+    wanted = LogRequest(options=LogOptions(container="foo"), from_archive=kept)
     with pytest.raises(NotFound, match="nothing is archived of container foo of demo\n") as gone:
         Showing(still_world, wanted, archive).rest()
     assert gone.value.why == (
         "the pods of demo are gone; kept are the logs of: demo-launcher, of container mpi"
     )
-    wanted = LogRequest(options=LogOptions(container="mpi"), kept=kept)
+    wanted = LogRequest(options=LogOptions(container="mpi"), from_archive=kept)
     assert Showing(still_world, wanted, archive).rest() == ["one"]
 
 

@@ -21,9 +21,10 @@ from fake_cluster import FakeCluster
 from fake_resources import RESOURCES
 from replacing import replace
 
-from arena_topo.engines import JobStatus, Options, Phase, goals
+from arena_topo.engines import JobStatus, Options, Phase, goals, polling
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.engines.kubernetes import job_watch
+from arena_topo.engines.kubernetes import job_watch, watch_cache
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, planning, pod_state, rollout, submission
@@ -855,11 +856,17 @@ def awaited(world: World) -> tuple[threading.Thread, list[Any]]:
     return waits, done
 
 
-def lists(world: World) -> Counter[str]:
-    """How often each kind of object was listed."""
+def lists(world: World, *, watched: bool = False) -> Counter[str]:
+    """How often each kind of object was listed, or a watch of it was asked for."""
     paths = [line[4:].partition("?") for line in world.api.requests if line.startswith("GET ")]
-    kinds = (path.rpartition("/")[2] for path, _, query in paths if "watch=1" not in query)
+    asked = (path for path, _, query in paths if ("watch=1" in query) is watched)
+    kinds = (path.rpartition("/")[2] for path in asked)
     return Counter(kind for kind in kinds if kind in {"nodes", "pods", "mpijobs"})
+
+
+def watches(world: World) -> set[str]:
+    """The kinds of objects of which a watch was asked for."""
+    return set(lists(world, watched=True))
 
 
 def test_a_command_that_waits_to_start_a_gang_watches_the_cluster(
@@ -867,7 +874,7 @@ def test_a_command_that_waits_to_start_a_gang_watches_the_cluster(
 ) -> None:
     monkeypatch.setattr(submission, "_SELDOM", 0.1)
     waits, done = awaited(world)
-    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.until(lambda: watches(world) >= {"nodes", "pods", "mpijobs"})
     world.api.requests.clear()
     looks = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/gang"
     world.until(lambda: world.api.requests.count(looks) >= 3)
@@ -883,13 +890,32 @@ def test_a_command_that_waits_to_start_a_gang_lists_only_what_it_may_not_watch(
 ) -> None:
     world.api.deny("watch pods")
     waits, done = awaited(world)
-    world.until(lambda: any("/nodes?" in line and "watch=1" in line for line in world.api.requests))
+    world.until(lambda: watches(world) >= {"nodes", "mpijobs"})
     world.api.requests.clear()
     world.until(lambda: lists(world)["pods"] >= 3)
     assert set(lists(world)) == {"pods"}
     world.backend.delete("full", "default")
     waits.join(20)
     assert [one.starter for one in done] == [None]
+
+
+@pytest.mark.parametrize("status", [None, 400])
+def test_a_command_that_waits_to_start_a_gang_lists_where_a_proxy_lets_no_watch_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    def broken(_api: Connection, path: str, **_query: Any) -> Iterator[Any]:
+        raise ClusterError(f"the watch of {path} broke", status=status)
+        yield
+
+    monkeypatch.setattr(Connection, "watch", broken)
+    monkeypatch.setattr(watch_cache, "_LAST_DELAY", 0.1)
+    monkeypatch.setattr(polling, "MAX_UNANSWERED", 0.5)
+    waits, done = awaited(world)
+    waits.join(1)
+    world.backend.delete("full", "default")
+    waits.join(20)
+    assert [one.starter for one in done] == [None]
+    world.whole()
 
 
 @pytest.mark.parametrize("status", [503, 429])

@@ -134,7 +134,8 @@ class Queue(Writer):
     def watch(self, changed: Callable[[], None], *, list_every: float | None = None) -> None:
         """Read from a cache from now on; its threads call `changed` after each change.
 
-        What may be listed but not watched is listed every `list_every` seconds, else every minute.
+        What may be listed but not watched is listed every `list_every` seconds, else every minute;
+        with `list_every` also where no watch lasts.
         ArenaError where no thread can be started; then nothing is cached.
         """
         if self._cache is None:

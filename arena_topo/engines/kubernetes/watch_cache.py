@@ -124,6 +124,7 @@ class ListWatch(WatchThread):
     """One list that a thread watches; `keep` reduces its objects (None: left out).
 
     A list that may not be watched is read again every `list_every` seconds (None: `ASK_AGAIN`).
+    With `list_every` it is also read again after each watch that breaks: a proxy may let none pass.
     """
 
     def __init__(
@@ -270,7 +271,10 @@ class ListWatch(WatchThread):
 
     def _failed(self, error: Exception) -> None:
         """Note that the list may be out of date, unless the next try succeeds."""
-        if self._errors > 1 or not self.ready.is_set():
+        if self._list_every is not None and self.revision:
+            # The listed objects count until the next list, as without the right to watch.
+            self.revision = ""
+        elif self._errors > 1 or not self.ready.is_set():
             if not isinstance(error, ArenaError):
                 error = ClusterError(f"{type(error).__name__}: {error}")
             self._note(error)
