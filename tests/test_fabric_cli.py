@@ -264,6 +264,22 @@ def test_the_local_engine_leaves_out_the_network_of_a_settings_file(
     assert planned(arena, 2, "--state", state)[0]["tier"] == "rack"
 
 
+@pytest.mark.parametrize("setting", ['fabric = "/nowhere/net.yaml"', 'calibration = ["lab"]'])
+def test_the_local_engine_does_not_even_read_the_network_of_a_settings_file(
+    arena: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+):
+    """What it names is perhaps on another machine, or in a cluster."""
+    settings = tmp_path / "config.toml"
+    settings.write_text(f"[submit]\n{setting}\n")
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", str(settings))
+    local = ("--backend=local", "--emulate=dgx-1-v100")
+    _plan, err = planned(arena, 1, *local)
+    assert f"note: the network in {settings} [submit] is left out" in err
+    code, _out, err = arena("plan", "mpi", *gang(1), *local, "--no-gdr", "c")
+    assert code == 2
+    assert "\nerror: --no-p2p, --no-gdr, --plugin or --calibration is not for the local" in err
+
+
 def test_the_local_engine_refuses_facts_of_a_site(arena: Run):
     code, _out, err = arena(
         "plan", "mpi", *gang(2), "--backend=local", "--emulate=dgx-1-v100:2", "--no-gdr", "c"

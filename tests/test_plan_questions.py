@@ -9,7 +9,7 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
 from replacing import replace
 
-from arena_topo import Client, cli
+from arena_topo import Client, cli, picture
 from arena_topo.errors import InvalidJob, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
@@ -116,6 +116,14 @@ def test_flags_that_need_implying_flags_are_left_out_of_the_comparison_too():
     usual = Client().plan(MPIJob.sketch(workers=4, gpus=1), state=state)
     names = [[name for name, _, _ in each.others] for each in (planned, usual)]
     assert names[0][1:] == names[1][1:]
+
+
+def test_the_picture_of_other_pods_shows_the_gpus_of_the_job_alone():
+    """First fit starts two pods of a GPU each where the job would be one pod of two."""
+    state = str(HERE / "dumps" / "two-dgx-1.json")
+    asked = MPIJob.sketch(workers=2, gpus=1, pod_shape="fused")
+    drawn = picture(Client().plan(asked, state=state, implied=True))
+    assert "; dgx-0 GPUs 0, 1, 5.66 GB/s " in drawn
 
 
 def test_gputopology_that_is_refused_is_not_implied(plan, tmp_path):

@@ -12,7 +12,6 @@ from arena_topo.cli.arguments import JobKind
 from arena_topo.cli.name_cache import CachedNames
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.session import Session
-from arena_topo.cli.settings import LINE
 from arena_topo.engines import engine_choice
 from arena_topo.engines.backend import Backend
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, near
@@ -80,24 +79,6 @@ def calibrations_of_option(names: Iterable[str], session: Session) -> tuple[Pool
     return tuple(engine_choice.read_calibration(name, options) for name in names)
 
 
-_NETWORK_FLAGS = ("fabric", "no_p2p", "no_gdr", "plugin", "calibration")
-
-
-def network_for_engine(described: FabricFile | None, session: Session) -> FabricFile | None:
-    """The network for the engine of the options, with a note if a settings file's is left out.
-
-    The nodes of the local engine have no network. One on the command line is refused when the
-    engine is opened; one in a settings file is of a site's clusters, and not of this machine.
-    """
-    if described is None or engine_choice.engine_of(session.common.options()) == "kubernetes":
-        return described
-    origin = session.origin_of(*_NETWORK_FLAGS)
-    if origin in {None, LINE}:
-        return described
-    session.console.note(f"the network in {origin} is left out: it is not for the local engine")
-    return None
-
-
 def open_engine(
     session: Session,
     *,
@@ -113,7 +94,7 @@ def open_engine(
     time with the patience of one request.
     """
     common = session.common
-    options = replace(common.options(), fabric=network_for_engine(fabric, session))
+    options = replace(common.options(), fabric=fabric)
     if stays:
         options = replace(options, deadline=None)
     if repeating and options.deadline == 0:

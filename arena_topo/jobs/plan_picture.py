@@ -137,13 +137,13 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
     """The placement on the first free GPUs by index; None if not all workers fit."""
     comparison = proposal.comparison
     placement = None if comparison is None else comparison.first_fit
-    if comparison is None or placement is None or proposal.request is None:
+    if comparison is None or placement is None:
         return None
     theirs, best = comparison.counted(placement), ours.bandwidth
     known = {node.name: node for node in cluster.nodes}
     nodes, rank = {}, 0
     for name, workers in placement.loads.items():
-        node, size = known[name], workers * proposal.request.gpus
+        node, size = known[name], workers * placement.gpus
         gpus = () if node.unattributed else members(node.free)[:size]
         ranks = {gpu: rank + at for at, gpu in enumerate(gpus)}
         nodes[name] = Taken(ranks=ranks, kubelet=0 if gpus else size)

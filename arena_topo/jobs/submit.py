@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -29,11 +29,11 @@ from arena_topo.cli.interrupt_message import job_goes_on
 from arena_topo.cli.options import PROGRAM, BackendName, Seconds
 from arena_topo.cli.parameters import command_from_records, declaration_of
 from arena_topo.cli.session import Session
+from arena_topo.cli.settings import LINE
 from arena_topo.cli.site_flags import CalibrationFlag, NoGDRFlag, NoP2PFlag, PluginFlag
 from arena_topo.cli.targets import (
     calibrations_of_option,
     namespace_of,
-    network_for_engine,
     network_of_option,
     open_engine,
 )
@@ -85,9 +85,34 @@ class Offline:
 
     def network(self, session: Session) -> FabricFile | None:
         """What the options say of the network and the machines; None for nothing."""
-        site = Software(p2p=not self.no_p2p, gdr=not self.no_gdr, plugin=self.plugin)
-        pools = calibrations_of_option(self.calibration, session)
-        return network_of_option(self.fabric, self.state, None if site == USUAL else site, pools)
+        known = self if self.state else self._for_engine(session)
+        site = Software(p2p=not known.no_p2p, gdr=not known.no_gdr, plugin=known.plugin)
+        pools = calibrations_of_option(known.calibration, session)
+        return network_of_option(known.fabric, self.state, None if site == USUAL else site, pools)
+
+    def _for_engine(self, session: Session) -> Self:
+        """The options without those that the engine has no use for, with a note on each source.
+
+        The nodes of the local engine have no network. One on the command line is refused when the
+        engine is opened; one in a settings file is of a site's clusters, and not of this machine.
+        """
+        defaults: dict[str, Any] = {
+            name: type(self).__dataclass_fields__[name].default for name in _NETWORK
+        }
+        given = (name for name, default in defaults.items() if getattr(self, name) != default)
+        origins = {name: session.origin_of(name) for name in given}
+        unused = {name: origin for name, origin in origins.items() if origin not in {None, LINE}}
+        if not unused or engine_choice.engine_of(session.common.options()) == "kubernetes":
+            return self
+        for origin in dict.fromkeys(unused.values()):
+            session.console.note(
+                f"the network in {origin} is left out: it is not for the local engine"
+            )
+        return replace(self, **{name: defaults[name] for name in unused})
+
+
+_NETWORK = ("fabric", "no_p2p", "no_gdr", "plugin", "calibration")
+"""The options about the network and the machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,10 +497,7 @@ def _world(
 ) -> tuple[QueueView | None, Backend | None, str]:
     """The queue in a dump as a job sees it, or the engine; and the namespace."""
     session.set_deadline(session.common.timeout)
-    network = offline.network(session)
-    if not offline.state:
-        network = network_for_engine(network, session)
-    options = replace(session.common.options(), fabric=network)
+    options = replace(session.common.options(), fabric=offline.network(session))
     world = engine_choice.world(
         job, options, state=offline.state, emulating=session.emulating, tell=session.console.info
     )
