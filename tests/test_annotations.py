@@ -31,7 +31,7 @@ from arena_topo.job import (
 )
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES_ANNOTATION, render
 from arena_topo.manifests.annotations import recorded_request
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 

@@ -88,7 +88,7 @@ RULES = {
     "activeDeadlineSeconds": {
         "clusters/rules.py": "time_limit",
         "engines/local/pods.py": "the local engine ends its own jobs",
-        "manifests/job_reading.py": "the flags of a job are read back",
+        "manifests/recorded_job.py": "the flags of a job are read back",
     },
     "completionTime": {
         "clusters/rules.py": "job_over",

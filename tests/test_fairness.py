@@ -32,7 +32,7 @@ from arena_topo.manifests import (
     TRIES_ANNOTATION,
     render,
 )
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.queueing.reservation import QueueHead

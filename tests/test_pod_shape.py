@@ -30,8 +30,8 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.job_reading import job_of
 from arena_topo.manifests.pins import visible_gpus
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.render import build_plan as build
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.versions import ApiVersion

@@ -73,7 +73,7 @@ from arena_topo.manifests.annotations import (
     waits_since,
 )
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.notes import Alert
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import waits_for

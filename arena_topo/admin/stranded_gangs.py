@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from arena_topo.errors import ArenaError
 from arena_topo.gang import fairness
 from arena_topo.gang.request import Site, request_of
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.solver import Reason, Verdict
 from arena_topo.solver.door import Solver
 

@@ -17,7 +17,7 @@ from arena_topo.gang.request import ANY_SITE, Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests.annotations import parse_map, recorded_placement
 from arena_topo.manifests.cause import QUOTAS
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.queueing import (
     Followers,
     Rank,

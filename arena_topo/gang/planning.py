@@ -33,7 +33,7 @@ from arena_topo.manifests import Binding, PlacementForecast, Plan, estimates, pi
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words, patience_cause
 from arena_topo.manifests.forecast import check_bandwidth, counted_on, forecast_of, valued_as
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.queueing import Followers
 from arena_topo.queueing.patience import PatientWait, waits_for

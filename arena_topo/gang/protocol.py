@@ -50,7 +50,7 @@ from arena_topo.manifests.binding import double_booked, leaves_choice, taint_eff
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.solver import UNCONSTRAINED, Constraint, Placement, Request, Unplaceable
 from arena_topo.solver.door import Solver

@@ -32,7 +32,7 @@ from arena_topo.manifests import Manifest, estimates, patches, pins
 from arena_topo.manifests.annotations import recorded_placement
 from arena_topo.manifests.cause import CauseCode, because
 from arena_topo.manifests.forecast import Move, where_it_is
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.solver import UNCONSTRAINED, Constraint, Unplaceable, Verdict
 
 if TYPE_CHECKING:

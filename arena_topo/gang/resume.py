@@ -30,7 +30,7 @@ from arena_topo.gang.stored_job import (
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, patches
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.solver import Unplaceable
 
 

@@ -50,7 +50,7 @@ from arena_topo.gang.training import when_spread
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, PlacementForecast, Plan, patches, pins
 from arena_topo.manifests.cause import CauseCode, because
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.manifests.requests import request_annotation
 from arena_topo.manifests.serialize import kubectl_name
 from arena_topo.manifests.versions import ApiVersion

@@ -11,7 +11,7 @@ from arena_topo.engines.kubernetes.queued import queued
 from arena_topo.errors import AccessDenied, JobDeleted, NotFound
 from arena_topo.gang import pod_state
 from arena_topo.gang.stored_job import open_starter
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 
 
 def wait_until_over(

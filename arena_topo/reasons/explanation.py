@@ -37,7 +37,7 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import reserves
 from arena_topo.manifests.forecast import check_bandwidth
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.queueing.patience import PatientWait, waits_for
 from arena_topo.queueing.reservation import QueueHead, left_for
 from arena_topo.reasons import launcher_log

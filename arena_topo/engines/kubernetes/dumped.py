@@ -22,7 +22,7 @@ from arena_topo.engines.kubernetes.queued import (
 from arena_topo.engines.kubernetes.shapes import object_error
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Manifest
-from arena_topo.manifests.job_reading import job_of
+from arena_topo.manifests.recorded_job import job_of
 from arena_topo.topology.fabric import FabricFile
 from arena_topo.words import listed
 

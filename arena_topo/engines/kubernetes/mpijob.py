@@ -289,7 +289,7 @@ def _until(mpijob: Object, phase: Phase, forecast: PlacementForecast | None) -> 
     cause = None if forecast is None else forecast.cause
     if phase is not Phase.PENDING or cause is None or cause.code != CauseCode.PATIENCE:
         return None
-    from arena_topo.manifests.job_reading import job_of  # noqa: PLC0415  patient jobs alone
+    from arena_topo.manifests.recorded_job import job_of  # noqa: PLC0415  patient jobs alone
 
     with contextlib.suppress(InvalidJob):
         return waits_since(mpijob) + job_of(dict(mpijob)).patience
