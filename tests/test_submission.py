@@ -1186,14 +1186,17 @@ def test_a_worker_that_is_created_again_is_seen_to_start_though_a_proxy_holds_ba
 
     def see(job: JobStatus) -> None:
         pending.append(len(job.instances) < 3 or any(pod.pending for pod in job.instances))
+        if not pending[-1]:
+            raise InterruptedError
 
     def wait() -> None:
-        with contextlib.suppress(JobDeleted):
+        with contextlib.suppress(InterruptedError):
             wait_until_over(world.backend, "gang", "default", hears=goals.Listener(seen=see))
 
     waits = threading.Thread(target=wait, daemon=True)
     waits.start()
-    world.until(lambda: pending and not pending[-1])
+    waits.join(20)
+    assert not waits.is_alive()
     assert pending[0]
 
 
