@@ -25,6 +25,11 @@ POLICY = {
 }
 
 
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a file that another process writes; its last may not be complete yet."""
+    return path.read_text().rpartition("\n")[0].splitlines()
+
+
 @dataclass(slots=True)
 class OtherServer:
     """A second API server; `programs` and `folder` are those of the control plane."""
@@ -75,7 +80,7 @@ class OtherServer:
     def requests(self, namespace: str) -> Counter[str]:
         """How often each thing was asked for in a namespace, such as `list pods`."""
         asked: dict[str, str] = {}
-        for line in self._audit.read_text().splitlines():
+        for line in complete_lines(self._audit):
             record = json.loads(line)
             thing = record.get("objectRef") or {}
             if thing.get("namespace") == namespace:

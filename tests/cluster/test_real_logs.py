@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from clusters import Live
-from other_server import OtherServer
+from other_server import OtherServer, complete_lines
 from real import FOLDER, JOBS, PROGRAMS, Real, words
 
 pytestmark = pytest.mark.cluster
@@ -60,12 +60,13 @@ class Follower:
     @property
     def lines(self) -> list[str]:
         """The lines so far, without what each record of `-o json` says beside them."""
-        lines = self._out.read_text().splitlines()
-        return [record["message"] for record in map(json.loads, lines)] if self._json else lines
+        if not self._json:
+            return self._out.read_text().splitlines()
+        return [record["message"] for record in map(json.loads, complete_lines(self._out))]
 
     def messages(self, pod: str) -> list[str]:
         """What a pod has written, by the records of `-o json`."""
-        records = map(json.loads, self._out.read_text().splitlines())
+        records = map(json.loads, complete_lines(self._out))
         return [record["message"] for record in records if record["pod"] == pod]
 
     @property
