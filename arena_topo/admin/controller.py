@@ -1052,9 +1052,9 @@ class _Seen:
 class _Head(NamedTuple):
     """The first gang of the queue of a view, and what it leaves for others.
 
-    In the rounds `until` a time of the clock it counts for other views as well, if they differ in
-    nothing that matters. After that a quota may have changed, which is not watched, or the gang's
-    patience is over.
+    It is valid for later views too, while they are the same in all that decides on starts. It
+    expires at `until` (of the controller's clock): by then the quota, which is not watched, may
+    have changed, or the patience of the gang has ended.
     """
 
     view: Snapshot
